@@ -1,0 +1,1 @@
+"""Decides.  Pure: standard library only; no file, socket, clock, environment, thread or logger."""

@@ -1,0 +1,70 @@
+"""Cgroups as values: where one is, and what its files say or should say."""
+
+from dataclasses import dataclass
+
+from agent.core.cpuset import CPUSet, NodeSet
+
+PERIOD_US = 100_000
+"""The period of CFS quotas that the kubelet sets (``QuotaPeriod``)."""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class CgroupPath:
+    """A cgroup, as a path relative to the root of the hierarchy; the root is the empty path."""
+
+    relative: str = ""
+
+    def __truediv__(self, name: str) -> "CgroupPath":
+        return CgroupPath(f"{self.relative}/{name}" if self.relative else name)
+
+    @property
+    def parent(self) -> "CgroupPath":
+        """Return the cgroup above; the root is its own parent."""
+        head, _, _ = self.relative.rpartition("/")
+        return CgroupPath(head)
+
+    @property
+    def name(self) -> str:
+        """Return the last component."""
+        return self.relative.rpartition("/")[2]
+
+    @property
+    def depth(self) -> int:
+        """Return how many levels below the root this is."""
+        return self.relative.count("/") + 1 if self.relative else 0
+
+    def is_below(self, other: "CgroupPath") -> bool:
+        """Tell whether this cgroup is ``other`` or lies below it."""
+        return (
+            not other.relative
+            or self.relative == other.relative
+            or self.relative.startswith(other.relative + "/")
+        )
+
+    def __str__(self) -> str:
+        return "/" + self.relative
+
+
+@dataclass(frozen=True, slots=True)
+class CpuMax:
+    """The value of ``cpu.max``: ``quota_us`` is None for no limit."""
+
+    quota_us: int | None = None
+    period_us: int = PERIOD_US
+
+    def __str__(self) -> str:
+        return f"{'max' if self.quota_us is None else self.quota_us} {self.period_us}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CgroupValues:
+    """What the files of one cgroup should say, or say; None where a file is not ours.
+
+    ``cpu_weight`` is that of ``cpu.weight`` (1 to 10000); ``memory_max_bytes`` is -1 for ``max``.
+    """
+
+    cpus: CPUSet | None = None
+    mems: NodeSet | None = None
+    cpu_max: CpuMax | None = None
+    cpu_weight: int | None = None
+    memory_max_bytes: int | None = None

@@ -1,0 +1,42 @@
+"""How to decide: the policies and options of the kubelet's three managers, as configured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from agent.core.cpuset import CPUSet
+from agent.core.pods import Amounts
+
+DEFAULT_GATES: Mapping[str, bool] = {
+    "PodLevelResources": True,
+    "PodLevelResourceManagers": True,
+    "CPUManagerPolicyOptions": True,
+    "CPUManagerPolicyAlphaOptions": True,
+    "CPUManagerPolicyBetaOptions": True,
+}
+"""numalet exists to offer what these gates hold back; a configuration may still turn them off."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Policy:
+    """What a KubeletConfiguration says about CPU, memory and topology; texts as written there.
+
+    ``node_reservation`` is kube + system reservation + hard eviction, in milli-CPUs and bytes;
+    ``reserved_memory`` maps NUMA node id to type to bytes.  ``departures`` names the opt-in
+    departures of `agent.core.departures` that are switched on.
+    """
+
+    topology_policy: str = "best-effort"
+    topology_scope: str = "pod"
+    topology_options: Mapping[str, str] = field(default_factory=dict)
+    cpu_policy: str = "static"
+    cpu_options: Mapping[str, str] = field(default_factory=dict)
+    reserved_cpus: CPUSet = field(default_factory=CPUSet)
+    node_reservation: Amounts = field(default_factory=dict)
+    memory_policy: str = "Static"
+    reserved_memory: Mapping[int, Amounts] = field(default_factory=dict)
+    feature_gates: Mapping[str, bool] = field(default_factory=dict)
+    departures: frozenset[str] = frozenset()
+
+    def gate(self, name: str) -> bool:
+        """Tell whether a feature gate is on."""
+        return self.feature_gates.get(name, DEFAULT_GATES.get(name, False))

@@ -1,0 +1,1 @@
+"""This machine: reads /sys and /proc, writes cgroups and the checkpoint."""

@@ -1,0 +1,141 @@
+"""The small interfaces between the rooms, and the events that travel on the one queue."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Protocol
+
+from agent.core.cgroups import CgroupPath
+from agent.core.pods import Pod, PodUID
+
+
+class Gone:
+    """The answer of a read or write whose cgroup has vanished: a value, not an exception.
+
+    Cgroups vanish all the time; ENOENT and ENODEV both mean it (cgroup2-facts, section 4).
+    """
+
+    _instance: "Gone | None" = None
+
+    def __new__(cls) -> "Gone":
+        """Return the only instance."""
+        if cls._instance is None:
+            cls._instance = super().__new__(cls)
+        return cls._instance
+
+    def __repr__(self) -> str:
+        return "GONE"
+
+    def __bool__(self) -> bool:
+        return False
+
+
+GONE = Gone()
+
+
+class Cgroups(Protocol):
+    """A cgroup v2 hierarchy: the real one, or a model of it.
+
+    Every method raises `agent.errors.CgroupError` when the kernel refuses, except that a vanished
+    cgroup is answered with `GONE`.
+    """
+
+    def read(self, path: CgroupPath, file: str) -> str | Gone:
+        """Return a control file's text without the final newline."""
+        ...
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        """Give a control file a new value, with one single write(2)."""
+        ...
+
+    def children(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
+        """Return the cgroups directly below, sorted; none where ``path`` has vanished."""
+        ...
+
+    def identity(self, path: CgroupPath) -> int | Gone:
+        """Return the inode number: a re-created directory is another cgroup."""
+        ...
+
+    def make(self, path: CgroupPath) -> None:
+        """Create a cgroup (and those above it), with cpuset, cpu and memory enabled for it."""
+        ...
+
+    def remove(self, path: CgroupPath) -> None:
+        """Remove an empty cgroup; nothing happens where it has vanished."""
+        ...
+
+
+class Clock(Protocol):
+    """Time, as far as the agent needs it."""
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch."""
+        ...
+
+    def monotonic_s(self) -> float:
+        """Return seconds of a clock that is never set back."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class PodsListed:
+    """A source's complete list: pods that are not in it are gone."""
+
+    pods: tuple[Pod, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PodChanged:
+    """A pod is new or has changed."""
+
+    pod: Pod
+
+
+@dataclass(frozen=True, slots=True)
+class PodGone:
+    """The source no longer knows this pod."""
+
+    uid: PodUID
+
+
+@dataclass(frozen=True, slots=True)
+class InputRejected:
+    """A source could not use something; ``where`` is a file and line or an object's name.
+
+    An empty ``reason`` says that what was wrong at ``where`` is wrong no longer.
+    """
+
+    where: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class HardwareChanged:
+    """A CPU or memory block came or went."""
+
+    what: str
+
+
+@dataclass(frozen=True, slots=True)
+class SourceState:
+    """A source reports how it is: ``healthy`` with ``detail`` for people."""
+
+    healthy: bool
+    detail: str
+
+
+@dataclass(frozen=True, slots=True)
+class Tick:
+    """Time to look whether anything drifted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Stop:
+    """End the loop; nothing in the cgroups is changed."""
+
+    why: str
+
+
+Event = (
+    PodsListed | PodChanged | PodGone | InputRejected | HardwareChanged | SourceState | Tick | Stop
+)
+Post = Callable[[Event], None]

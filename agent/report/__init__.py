@@ -1,0 +1,1 @@
+"""Whom we tell: metrics, health, status.  Reads published snapshots only."""

@@ -1,0 +1,1 @@
+"""A node without hardware: machine descriptions and a model of cgroup v2."""

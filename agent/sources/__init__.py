@@ -1,0 +1,1 @@
+"""Where pods come from: every source yields the same events."""
