@@ -41,12 +41,29 @@ class EnvironmentProblem(NumaletError):
     exit_status = 3
 
 
+_CURES = {
+    _errno.EACCES: "run numalet as root",
+    _errno.EPERM: "run numalet as root",
+    _errno.EROFS: "mount the cgroup file system read-write where numalet runs",
+    _errno.EBUSY: "processes or cgroups are in the way: end them, or move them below",
+    _errno.ENOSPC: "no set can be emptied while tasks run: write the effective one of the cgroup"
+    " above instead",
+    _errno.EOPNOTSUPP: "a cgroup above has processes of its own beside controllers that are"
+    " enabled for its children (see cgroup.type): move them to a cgroup below",
+    _errno.EAGAIN: "raise cgroup.max.descendants or cgroup.max.depth of a cgroup above",
+    _errno.ERANGE: "this machine or file does not have that number",
+    _errno.ENOENT: "the cgroup is gone, or the one above does not have the controller",
+}
+"""What helps, where the cause is known (cgroup2-facts sections 1 and 4)."""
+
+
 class CgroupError(EnvironmentProblem):
     """The kernel refused to read or write a cgroup file."""
 
     def __init__(self, path: str, errno: int, action: str) -> None:
         name = _errno.errorcode.get(errno, str(errno))
-        super().__init__(f"cannot {action} {path}: {name} ({os.strerror(errno)})")
+        cure = f"; {_CURES[errno]}" if errno in _CURES else ""
+        super().__init__(f"cannot {action} {path}: {name} ({os.strerror(errno)}){cure}")
         self.path = path
         self.errno = errno
 

@@ -1,11 +1,15 @@
 """The small interfaces between the rooms, and the events that travel on the one queue."""
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Protocol
 
 from agent.core.cgroups import CgroupPath
+from agent.core.explain import PodVerdict, explain
 from agent.core.pods import Pod, PodUID
+from agent.core.startup import Rules
+from agent.core.state import NodeState
 
 
 class Gone:
@@ -44,7 +48,7 @@ class Cgroups(Protocol):
         ...
 
     def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
-        """Give a control file a new value, with one single write(2)."""
+        """Give a control file a new value in one system call."""
         ...
 
     def children(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
@@ -61,6 +65,35 @@ class Cgroups(Protocol):
 
     def remove(self, path: CgroupPath) -> None:
         """Remove an empty cgroup; nothing happens where it has vanished."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Rejection:
+    """Why a pod was rejected; the kubelet's reason and message."""
+
+    reason: str
+    message: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Remembered:
+    """What survives a restart: who holds what, the pods as they were decided on, and the verdicts."""
+
+    state: NodeState
+    pods: Mapping[PodUID, Pod] = field(default_factory=dict)
+    rejections: Mapping[PodUID, Rejection] = field(default_factory=dict)
+
+
+class CheckpointStore(Protocol):
+    """Where the agent remembers; see `agent.node.checkpoint`."""
+
+    def save(self, remembered: Remembered) -> bool:
+        """Put it on disk so that it survives a crash at any instruction.
+
+        Returns whether anything was written: what is on disk already is not written again.
+        Raises `agent.errors.StateFileError` where the disk refuses; the old copies are then intact.
+        """
         ...
 
 
@@ -139,3 +172,39 @@ Event = (
     PodsListed | PodChanged | PodGone | InputRejected | HardwareChanged | SourceState | Tick | Stop
 )
 Post = Callable[[Event], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Snapshot:
+    """Everything that is told about the agent, published as one immutable value.
+
+    Counters count since the start of the process: ``writes`` by file, ``drift`` by cause,
+    ``decisions`` by outcome (``admitted`` or the reason of the rejection).
+    """
+
+    taken_at_s: float
+    mode: str
+    observe: bool
+    rules: Rules
+    state: NodeState
+    pods: tuple[Pod, ...]
+    rejections: Mapping[PodUID, Rejection]
+    rejected_inputs: Mapping[str, str]
+    source: SourceState
+    ready: bool
+    cgroup_root: str
+    problems: tuple[str, ...] = ()
+    writes: Mapping[str, int] = field(default_factory=dict)
+    drift: Mapping[str, int] = field(default_factory=dict)
+    decisions: Mapping[str, int] = field(default_factory=dict)
+    checkpoints: int = 0
+
+    @cached_property
+    def verdicts(self) -> tuple[PodVerdict, ...]:
+        """The verdicts on all pods, worked out when somebody asks."""
+        return tuple(self._verdict(pod) for pod in self.pods)
+
+    def _verdict(self, pod: Pod) -> PodVerdict:
+        rejection = self.rejections.get(pod.uid)
+        why = None if rejection is None else (rejection.reason, rejection.message)
+        return explain(self.rules, self.state, pod, why)

@@ -1,6 +1,6 @@
 """Cgroups as values: where one is, and what its files say or should say."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from agent.core.cpuset import CPUSet, NodeSet
 
@@ -58,13 +58,13 @@ class CpuMax:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupValues:
-    """What the files of one cgroup should say, or say; None where a file is not ours.
+    """What the files of one cgroup should say, or say; None where a file is not ours, or is unset.
 
-    ``cpu_weight`` is that of ``cpu.weight`` (1 to 10000); ``memory_max_bytes`` is -1 for ``max``.
+    ``effective_cpus`` and ``effective_mems`` are only ever observed.
     """
 
     cpus: CPUSet | None = None
     mems: NodeSet | None = None
     cpu_max: CpuMax | None = None
-    cpu_weight: int | None = None
-    memory_max_bytes: int | None = None
+    effective_cpus: CPUSet = field(default_factory=CPUSet)
+    effective_mems: NodeSet = field(default_factory=NodeSet)

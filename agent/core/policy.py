@@ -21,8 +21,10 @@ class Policy:
     """What a KubeletConfiguration says about CPU, memory and topology; texts as written there.
 
     ``node_reservation`` is kube + system reservation + hard eviction, in milli-CPUs and bytes;
-    ``reserved_memory`` maps NUMA node id to type to bytes.  ``departures`` names the opt-in
-    departures of `agent.core.departures` that are switched on.
+    ``reserved_memory`` lists NUMA node ids with bytes by type; of a node that is listed twice the
+    last counts, though start-up adds both up (as the kubelet does).  ``departures`` names the departures of
+    `agent.core.departures` that are switched on.  Of the default CPU set ``min_default_cpus`` always
+    stay.
     """
 
     topology_policy: str = "best-effort"
@@ -33,9 +35,10 @@ class Policy:
     reserved_cpus: CPUSet = field(default_factory=CPUSet)
     node_reservation: Amounts = field(default_factory=dict)
     memory_policy: str = "Static"
-    reserved_memory: Mapping[int, Amounts] = field(default_factory=dict)
+    reserved_memory: tuple[tuple[int, Amounts], ...] = ()
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     departures: frozenset[str] = frozenset()
+    min_default_cpus: int = 0
 
     def gate(self, name: str) -> bool:
         """Tell whether a feature gate is on."""

@@ -5,7 +5,7 @@ NUMA node, because the decisions are made of intersections and counts of such se
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from agent.core.cpuset import CPUSet, NodeSet
@@ -82,6 +82,18 @@ class NodeTopology:
         return _grouped((min(core.cpus), core.cpus.bits) for core in self.cores)
 
     @cached_property
+    def _cores_inside(self) -> dict[int, list[tuple[int, int]]]:
+        return {}
+
+    def cores_inside(self, bits: int) -> list[tuple[int, int]]:
+        """Return (id, CPU bits) of the cores that have CPUs in ``bits``, ascending; remembered."""
+        found = self._cores_inside.get(bits)
+        if found is None:
+            found = [(c, core) for c, core in self.core_bits.items() if core & bits]
+            self._cores_inside[bits] = found
+        return found
+
+    @cached_property
     def memory_nodes(self) -> NodeSet:
         """NUMA nodes that have memory."""
         return NodeSet(node.id for node in self.nodes if node.memory_bytes)
@@ -112,9 +124,40 @@ class NodeTopology:
         position = b if ids[-1] < len(row) else ids.index(b)
         return row[position] if position < len(row) else None
 
+    @cached_property
+    def distances_by_bit(self) -> dict[int, dict[int, int]]:
+        """Distance from node bit to node bit; an unknown one counts as 10 local, 20 remote."""
+        ids = list(self.node_ids)
+        return {
+            1 << a: {1 << b: self.distance(a, b) or (10 if a == b else 20) for b in ids}
+            for a in ids
+        }
+
+    def cpus_of(self, node: int) -> CPUSet:
+        """Return the CPUs of a NUMA node; the empty set for one without CPUs."""
+        return CPUSet.from_bits(self.cpu_bits_by_node.get(node, 0))
+
     def nodes_of(self, cpus: CPUSet) -> NodeSet:
         """Return the NUMA nodes that own at least one of ``cpus``."""
         return NodeSet(n for n, bits in self.cpu_bits_by_node.items() if bits & cpus.bits)
+
+
+def kubelet_view(topology: NodeTopology) -> NodeTopology:
+    """Return the machine with the uncore caches that the kubelet knows of.
+
+    cAdvisor (``addCacheInfo``) counts an L3 cache with as many CPUs as its NUMA node to the node, not
+    among the uncore caches, and the kubelet then lets the socket stand in.
+    """
+    nodes, caches = topology.cpu_bits_by_node, topology.cpu_bits_by_uncore
+    return replace(
+        topology,
+        cores=tuple(
+            replace(core, uncore=core.socket)
+            if caches[core.uncore].bit_count() == nodes[core.node].bit_count()
+            else core
+            for core in topology.cores
+        ),
+    )
 
 
 def _union(bits: Iterable[int]) -> int:

@@ -1,0 +1,164 @@
+"""The CPU manager's static policy: hints, the slices of containers, and the pool of a pod.
+
+Mirrors ``pkg/kubelet/cm/cpumanager/policy_static.go`` of Kubernetes v1.36.
+"""
+
+from agent.core.draft import Draft, Refusal, unexpected
+from agent.core.hints import UNSATISFIABLE, HintList, Offer
+from agent.core.masks import Loose, Sum
+from agent.core.pods import Container, Kind
+from agent.core.startup import ALIGN_BY_SOCKET, FULL_PCPUS_ONLY, Rules
+from agent.core.state import Affinity
+from agent.core.take import TakeError
+
+_RESOURCES = ("cpu",)
+
+
+def container_offer(draft: Draft, container: Container) -> Offer:
+    """Return the hints for one container (``GetTopologyHints``)."""
+    count = draft.demand.cpus[container.name]
+    if not draft.rules.manages_cpus or count == 0 or draft.demand.ignored:
+        return Offer("cpu")
+    hints = cpu_hints(draft.rules, count, draft.available, draft.reusable_cpus)
+    return Offer("cpu", _RESOURCES, hints)
+
+
+def pod_offer(draft: Draft) -> Offer:
+    """Return the hints for the whole pod (``GetPodTopologyHints``)."""
+    demand = draft.demand
+    if not draft.rules.manages_cpus or demand.pod_cpus == 0 or demand.ignored:
+        return Offer("cpu")
+    if demand.by_budget and demand.cpu_pool_error is not None:
+        return Offer("cpu", _RESOURCES, UNSATISFIABLE)
+    return Offer("cpu", _RESOURCES, cpu_hints(draft.rules, demand.pod_cpus, draft.available, 0))
+
+
+def cpu_hints(rules: Rules, count: int, available: int, reusable: int) -> HintList:
+    """Return the hints for ``count`` CPUs (``generateCPUTopologyHints``).
+
+    A hint must contain every reusable CPU; the preferred size looks at what the machine could give,
+    not at what is free.
+    """
+    nodes = rules.node_of_mask_cpus
+    free = {bit: (cpus & available).bit_count() for bit, cpus in nodes.items()}
+    minimum = _fewest_nodes(sorted((c.bit_count() for c in nodes.values()), reverse=True), count)
+    nodes_per_socket = len(nodes) // max(1, rules.topology.socket_count)
+    by_socket = ALIGN_BY_SOCKET in rules.cpu_options and nodes_per_socket > 0
+    return HintList(
+        preferred_size=minimum,
+        loose=Loose(
+            universe=sum(nodes),
+            sums=(Sum(free, count - reusable.bit_count()),),
+            must=sum(bit for bit, cpus in nodes.items() if cpus & reusable),
+        ),
+        preferred_sockets=-(-minimum // nodes_per_socket) if by_socket else 0,
+        sockets_of_node=rules.sockets_of_node if by_socket else {},
+    )
+
+
+def _fewest_nodes(sizes_descending: list[int], count: int) -> int:
+    total = 0
+    for nodes, size in enumerate(sizes_descending, 1):
+        total += size
+        if total >= count:
+            return nodes
+    return len(sizes_descending)
+
+
+def allocate_container(draft: Draft, container: Container, affinity: Affinity) -> None:
+    """Give a container its exclusive slice of the node (``Allocate``); raises `Refusal`."""
+    count = draft.demand.cpus[container.name]
+    if not draft.rules.manages_cpus or count == 0 or draft.demand.ignored:
+        return
+    check_smt(draft, count)
+    taken = take_of_node(draft, count, affinity, draft.reusable_cpus)
+    draft.cpus[container.name] = taken
+    if container.kind is Kind.INIT:
+        draft.reusable_cpus |= 0 if draft.keeps_init_apart else taken
+    else:
+        draft.reusable_cpus &= ~taken
+
+
+def allocate_pod(draft: Draft, affinity: Affinity) -> None:
+    """Give a pod with a budget its pool, and divide it (``AllocatePod``); raises `Refusal`."""
+    demand = draft.demand
+    if not draft.rules.manages_cpus or demand.pod_cpus == 0:
+        return
+    if demand.cpu_pool_error is not None:
+        raise Refusal("EmptyPodSharedPoolError", demand.cpu_pool_error)
+    check_smt(draft, demand.pod_cpus)
+    draft.pool = take_of_node(draft, demand.pod_cpus, affinity, reusable=0)
+    draft.cpus = _partition(draft, draft.pool)
+
+
+def check_smt(draft: Draft, count: int) -> None:
+    """With ``full-pcpus-only``, raise `Refusal` unless whole free cores can hold ``count`` CPUs."""
+    if FULL_PCPUS_ONLY not in draft.rules.cpu_options:
+        return
+    threads = draft.rules.topology.cpus_per_core
+    if count % threads:
+        raise Refusal(
+            "SMTAlignmentError",
+            f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {threads}",
+        )
+    free = (draft.default & ~draft.rules.reserved_physical).bit_count()
+    if count > free:
+        raise Refusal(
+            "SMTAlignmentError",
+            "SMT Alignment Error: not enough free physical CPUs: "
+            f"available physical CPUs = {free}, requested CPUs = {count}, "
+            f"CPUs per core = {threads}",
+        )
+
+
+def take_of_node(draft: Draft, count: int, affinity: Affinity, reusable: int) -> int:
+    """Choose CPUs of the node, those of the affinity first; the default set loses them.
+
+    Mirrors ``allocateCPUs``; raises `Refusal` where there are not enough.
+    """
+    return take_from(draft, draft.available | reusable, count, affinity)
+
+
+def take_from(draft: Draft, free: int, count: int, affinity: Affinity) -> int:
+    """Choose CPUs out of ``free`` like `take_of_node`."""
+    taken = 0
+    try:
+        if affinity.nodes is not None:
+            aligned = free & _cpus_of(draft.rules, affinity.nodes.bits)
+            taken = draft.take(aligned, min(count, aligned.bit_count()), free)
+        taken |= draft.take(free & ~taken, count - taken.bit_count())
+    except TakeError as error:
+        raise unexpected(error) from error
+    draft.default &= ~taken
+    return taken
+
+
+def _cpus_of(rules: Rules, mask: int) -> int:
+    """Return the CPUs that an affinity stands for; with ``align-by-socket`` those of whole sockets."""
+    cpus = sum(bits for node, bits in rules.node_of_mask_cpus.items() if node & mask)
+    if ALIGN_BY_SOCKET not in rules.cpu_options:
+        return cpus
+    return sum(bits for bits in rules.topology.cpu_bits_by_socket.values() if bits & cpus)
+
+
+def _partition(draft: Draft, pool: int) -> dict[str, int]:
+    """Divide a pod's pool: exclusive slices first, the rest for everybody else in the pod."""
+    counts, pod = draft.demand.cpus, draft.pod
+    slices: dict[str, int] = {}
+    sidecars = 0
+    try:
+        for c in pod.init_containers:
+            if counts[c.name]:
+                slices[c.name] = draft.take(pool & ~sidecars, counts[c.name])
+                if c.kind is Kind.SIDECAR or draft.keeps_init_apart:
+                    sidecars |= slices[c.name]
+            elif c.kind is Kind.INIT:
+                slices[c.name] = pool & ~sidecars
+        shared = pool & ~sidecars
+        for c in pod.app_containers:
+            if counts[c.name]:
+                slices[c.name] = draft.take(shared, counts[c.name])
+                shared &= ~slices[c.name]
+    except TakeError as error:
+        raise unexpected(error) from error
+    return {c.name: slices.get(c.name, shared) for c in pod.containers}

@@ -1,0 +1,176 @@
+"""What every cgroup should say, computed bottom-up from who holds what.
+
+A container may use its slice, or its pod's shared pool, or the default CPU set.  A pod may use the
+union of what its containers may use.  A quality-of-service parent may use the default set and the
+pools of the managed pods below it.  So a pod is born outside every exclusive CPU of others, and no
+parent ever cuts a child short.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
+
+from agent.core.cgroups import PERIOD_US, CgroupPath, CgroupValues, CpuMax
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.demand import Demand
+from agent.core.isolation import container_quota_lifted, pod_quota_lifted
+from agent.core.pods import CPU, MILLI, Container, Kind, Pod
+from agent.core.startup import Rules
+from agent.core.state import NodeState, PodEntry
+
+SMALLEST_QUOTA_US = 1000
+"""The kernel refuses smaller ones; the kubelet raises to it (``minQuotaPeriod``)."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodCgroups:
+    """Where a pod's cgroups are; ``leaves`` maps each one to a container's name.
+
+    The name is None for the sandbox, and while nobody knows whose cgroup it is.
+    """
+
+    pod: Pod
+    path: CgroupPath
+    leaves: Mapping[CgroupPath, str | None] = field(default_factory=dict)
+
+
+def desired_values(
+    rules: Rules,
+    state: NodeState,
+    pods: Iterable[PodCgroups],
+    qos_parents: Iterable[CgroupPath],
+) -> dict[CgroupPath, CgroupValues]:
+    """Return the values of every cgroup that is known.
+
+    A QoS parent that the configuration lays above Guaranteed pods (``kubepods`` itself) must not be
+    among ``qos_parents``: it is never narrowed.
+    """
+    values: dict[CgroupPath, CgroupValues] = {}
+    parents = dict.fromkeys(qos_parents, node_shared(rules, state))
+    for cgroups in pods:
+        of_pod = _pod_values(rules, state, cgroups)
+        values |= of_pod
+        allowed = of_pod[cgroups.path].cpus
+        if cgroups.path.parent in parents and allowed is not None:
+            parents[cgroups.path.parent] |= allowed
+    values |= {path: CgroupValues(cpus=cpus) for path, cpus in parents.items()}
+    if rules.manages_cpus:
+        return values
+    return {path: replace(of_path, cpus=None) for path, of_path in values.items()}
+
+
+def node_shared(rules: Rules, state: NodeState) -> CPUSet:
+    """Return the CPUs of everybody who holds none: the default CPU set.
+
+    Strict reservation can leave it empty; the kubelet then writes an empty list, which lets shared
+    containers run anywhere, on exclusive CPUs too (kubernetes/kubernetes#141196).  Here they run on
+    the reserved CPUs instead.  Without a CPU manager all CPUs are shared.
+    """
+    if not rules.manages_cpus:
+        return rules.topology.cpus
+    return state.default or rules.reserved
+
+
+def container_cpus(demand: Demand, state: NodeState, name: str | None) -> CPUSet:
+    """Return the CPUs that a container may use.
+
+    One whose name is not known (None) gets the pod shared pool (the pool, if that is empty), never a
+    sibling's slice; where the pod has no pool, the default set.
+    """
+    entry = state.pods.get(demand.pod.uid, PodEntry())
+    if name is None and entry.pool is not None:
+        return shared_pool(demand, entry) or entry.pool
+    return entry.cpus.get(name or "") or node_shared(demand.rules, state)
+
+
+def shared_pool(demand: Demand, entry: PodEntry) -> CPUSet:
+    """Return the pod's pool without the slices of app containers and sidecars.
+
+    Ordinary init containers end before it is used.
+    """
+    pool = entry.pool or CPUSet()
+    for c in demand.pod.containers:
+        if c.kind is not Kind.INIT and demand.cpus[c.name]:
+            pool -= entry.cpus.get(c.name, CPUSet())
+    return pool
+
+
+def container_mems(entry: PodEntry, name: str) -> NodeSet | None:
+    """Return the NUMA nodes of a container's memory, None where it has none of its own."""
+    nodes = NodeSet()
+    for block in entry.memory.get(name, ()):
+        nodes |= block.nodes
+    return nodes or None
+
+
+def _pod_values(
+    rules: Rules, state: NodeState, cgroups: PodCgroups
+) -> dict[CgroupPath, CgroupValues]:
+    pod = cgroups.pod
+    demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
+    by_name = {c.name: c for c in pod.containers}
+    values = {}
+    for path, name in cgroups.leaves.items():
+        container = by_name.get(name) if name is not None else None
+        values[path] = CgroupValues(
+            cpus=container_cpus(demand, state, name),
+            mems=container_mems(entry, name) if name is not None else None,
+            cpu_max=None if container is None else container_quota(demand, entry, container),
+        )
+    values[cgroups.path] = CgroupValues(
+        cpus=_pod_cpus(demand, state, entry),
+        mems=_pod_mems(pod, entry),
+        cpu_max=pod_quota(demand, entry),
+    )
+    return values
+
+
+def _pod_cpus(demand: Demand, state: NodeState, entry: PodEntry) -> CPUSet:
+    """Return the union of what the pod's containers may use, whether they run yet or not."""
+    cpus, pod = entry.held, demand.pod
+    shares_node = any(c.name not in entry.cpus for c in pod.containers)
+    if shares_node or pod.ephemeral_containers:
+        cpus |= node_shared(demand.rules, state)
+    return cpus
+
+
+def _pod_mems(pod: Pod, entry: PodEntry) -> NodeSet | None:
+    """Return the union over the containers; None as soon as one of them may use any node."""
+    nodes = NodeSet()
+    for c in pod.containers:
+        mems = container_mems(entry, c.name)
+        if mems is None:
+            return None
+        nodes |= mems
+    return None if pod.ephemeral_containers else nodes or None
+
+
+def quota(milli: int | None) -> CpuMax:
+    """Return ``cpu.max`` for a CPU limit in milli-CPUs, None for no limit (``MilliCPUToQuota``)."""
+    if not milli:
+        return CpuMax()
+    return CpuMax(max(SMALLEST_QUOTA_US, milli * PERIOD_US // MILLI))
+
+
+def container_quota(demand: Demand, entry: PodEntry, container: Container) -> CpuMax:
+    """Return a container's quota; one without a limit of its own has its pod's."""
+    if container_quota_lifted(demand, entry, container):
+        return CpuMax()
+    limit = container.resources.limits.get(CPU)
+    if limit is None and demand.rules.knows_budgets and demand.pod.budget is not None:
+        limit = demand.pod.budget.limits.get(CPU)
+    return quota(limit)
+
+
+def pod_quota(demand: Demand, entry: PodEntry) -> CpuMax:
+    """Return the pod's quota: its budget's limit, else the sum where every container has one.
+
+    Mirrors ``ResourceConfigForPod`` (pkg/kubelet/cm/helpers_linux.go).
+    """
+    pod = demand.pod
+    if pod_quota_lifted(demand, entry, departures=demand.rules.policy.departures):
+        return CpuMax()
+    if demand.rules.knows_budgets and pod.budget is not None and CPU in pod.budget.limits:
+        return quota(pod.budget.limits[CPU])
+    if not all(CPU in c.resources.limits for c in pod.containers):
+        return CpuMax()
+    return quota(demand.over_life(lambda c: c.resources.limits[CPU]))

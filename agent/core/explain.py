@@ -1,0 +1,121 @@
+"""A verdict and its reason for every container, in words for the person who runs it."""
+
+from dataclasses import dataclass
+
+from agent.core.cgroups import CpuMax
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.demand import Demand
+from agent.core.desired import container_cpus, container_mems, container_quota, pod_quota
+from agent.core.isolation import Isolation, isolation
+from agent.core.pods import CPU, MEMORY, MILLI, Container, Kind, Pod, QosClass, qos_class
+from agent.core.quantity import format_milli
+from agent.core.startup import Rules
+from agent.core.state import Block, NodeState, PodEntry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ContainerVerdict:
+    """What one container gets, and why not more."""
+
+    name: str
+    kind: Kind
+    verdict: Isolation
+    reason: str
+    cpus: CPUSet
+    mems: NodeSet
+    cpu_max: CpuMax
+    memory: tuple[Block, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodVerdict:
+    """What one pod gets; ``reason`` and ``message`` say why it was rejected."""
+
+    pod: Pod
+    qos: QosClass
+    admitted: bool
+    reason: str = ""
+    message: str = ""
+    pool: CPUSet
+    nodes: NodeSet
+    cpu_max: CpuMax
+    containers: tuple[ContainerVerdict, ...]
+
+
+def explain(
+    rules: Rules, state: NodeState, pod: Pod, rejection: tuple[str, str] | None = None
+) -> PodVerdict:
+    """Return the verdicts on a pod; ``rejection`` is the reason and message of a rejected one."""
+    demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
+    reason, message = rejection or ("", "")
+    blocks = entry.memory_pool or tuple(b for held in entry.memory.values() for b in held)
+    nodes = NodeSet.from_bits(0)
+    for block in blocks:
+        nodes |= block.nodes
+    return PodVerdict(
+        pod=pod,
+        qos=qos_class(pod, pod_level_resources=rules.knows_budgets),
+        admitted=rejection is None,
+        reason=reason,
+        message=message,
+        pool=entry.held,
+        nodes=nodes or rules.topology.nodes_of(entry.held),
+        cpu_max=pod_quota(demand, entry),
+        containers=tuple(
+            _container_verdict(demand, state, entry, c, reason)
+            for c in (*pod.containers, *pod.ephemeral_containers)
+        ),
+    )
+
+
+def _container_verdict(
+    demand: Demand, state: NodeState, entry: PodEntry, container: Container, rejected: str
+) -> ContainerVerdict:
+    level = isolation(demand, entry, container)
+    return ContainerVerdict(
+        name=container.name,
+        kind=container.kind,
+        verdict=level,
+        reason=_reason(demand, container, level, rejected),
+        cpus=container_cpus(demand, state, container.name),
+        mems=container_mems(entry, container.name) or NodeSet(),
+        cpu_max=container_quota(demand, entry, container),
+        memory=entry.memory.get(container.name, ()),
+    )
+
+
+def _reason(demand: Demand, container: Container, level: Isolation, rejected: str) -> str:
+    if level is Isolation.EXCLUSIVE:
+        whole = format_milli(container.resources.requests[CPU])
+        return f"requests and limits are equal, and cpu {whole} is a whole number"
+    if rejected:
+        return f"the pod was rejected: {rejected}"
+    if container.kind is Kind.EPHEMERAL:
+        return "ephemeral containers run on the node's shared CPUs"
+    return _why_pod_shares(demand) or _why_container_shares(container)
+
+
+def _why_pod_shares(demand: Demand) -> str | None:
+    """Say why no container of a pod can be exclusive, None where one could."""
+    if not demand.rules.manages_cpus:
+        return "cpuManagerPolicy is none"
+    if demand.ignored:
+        return "the pod has a budget, and the feature gate PodLevelResourceManagers is off"
+    if not demand.guaranteed:
+        return "the pod is not Guaranteed: its cpu and memory limits must be set and equal requests"
+    whole_pod = demand.by_budget and demand.rules.policy.topology_scope == "pod"
+    if whole_pod and not demand.pod_cpus:
+        return "the pod's budget is not a whole number of CPUs"
+    return None
+
+
+def _why_container_shares(container: Container) -> str:
+    requests, limits = container.resources.requests, container.resources.limits
+    for name in (CPU, MEMORY):
+        if not requests.get(name):
+            return f"it requests no {name}"
+        if requests[name] != limits.get(name):
+            return f"its {name} request differs from its limit"
+    if requests[CPU] % MILLI:
+        return f"cpu {format_milli(requests[CPU])} is not a whole number"
+    return "the topology manager's policy gives it no CPUs of its own"

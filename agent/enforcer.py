@@ -1,0 +1,168 @@
+"""Makes cgroups say what they should: observe, plan, write, read back, and notice drift."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+
+from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE, Phase, plan_writes
+from agent.errors import CgroupError
+from agent.ports import GONE, Cgroups
+
+FOREIGN_WRITE = "foreign_write"
+RECREATED = "recreated"
+KERNEL = "kernel"
+"""Our value stands, but the kernel grants less: a CPU went offline, or a parent was narrowed."""
+
+Observed = Mapping[CgroupPath, tuple[int, CgroupValues]]
+"""What cgroups say, each with the identity of its directory."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Enforced:
+    """What one pass did; ``drift`` lists (cause, sentence), ``problems`` what could not be made so."""
+
+    writes: Mapping[str, int] = field(default_factory=dict)
+    drift: tuple[tuple[str, str], ...] = ()
+    problems: tuple[str, ...] = ()
+
+
+class Enforcer:
+    """Enforces desired values on one hierarchy; remembers only what it has verified."""
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+        self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
+
+    def enforce(self, desired: Mapping[CgroupPath, CgroupValues]) -> Enforced:
+        """Write what differs, in the safe order, and verify.
+
+        A cgroup that vanishes meanwhile is left out; a write that the kernel refuses is a problem,
+        and the other writes are made all the same, except that nobody grows onto CPUs that somebody
+        could not be made to give up.
+        """
+        problems: list[str] = []
+        observed = self._observe(desired, problems)
+        drift = tuple(self._drift(desired, observed))
+        writes = self._write(desired, observed, problems)
+        if writes:
+            observed = self._observe(desired, problems)
+        for path, (identity, seen) in observed.items():
+            mismatch = _mismatch(path, desired[path], seen)
+            if mismatch is None:
+                self._settled[path] = (identity, desired[path])
+            else:
+                problems.append(mismatch)
+                # So that the same condition is drift once, not in every pass.
+                self._settled.pop(path, None)
+        for path in self._settled.keys() - observed.keys():
+            del self._settled[path]
+        return Enforced(writes=writes, drift=drift, problems=tuple(dict.fromkeys(problems)))
+
+    def _write(
+        self, desired: Mapping[CgroupPath, CgroupValues], observed: Observed, problems: list[str]
+    ) -> Counter[str]:
+        """Make the writes of one pass, and return how many there were of each file."""
+        writes: Counter[str] = Counter()
+        kept = CPUSet()  # what cgroups still use, though they should not
+        for write in plan_writes(desired, {path: seen for path, (_, seen) in observed.items()}):
+            if write.phase in (Phase.MOVE, Phase.GROW):
+                claimed = kept & CPUSet.parse(write.value)
+                if claimed:
+                    problems.append(f"{write.path} does not get CPUs {claimed}: others use them")
+                    continue
+            try:
+                if self._cgroups.write(write.path, write.file, write.value) is not GONE:
+                    writes[write.file] += 1
+            except CgroupError as error:
+                problems.append(str(error))
+                if write.phase in (Phase.SHRINK, Phase.MOVE):
+                    wanted = desired[write.path].cpus or CPUSet()
+                    kept |= observed[write.path][1].effective_cpus - wanted
+        return writes
+
+    def _observe(self, paths: Iterable[CgroupPath], problems: list[str]) -> Observed:
+        """Read what cgroups say; those that have vanished are left out."""
+        observed = {}
+        for path in paths:
+            try:
+                values, identity = self._read(path), self._cgroups.identity(path)
+            except CgroupError as error:
+                problems.append(str(error))
+                continue
+            if values is not None and isinstance(identity, int):
+                observed[path] = (identity, values)
+            elif isinstance(identity, int):
+                problems.append(f"{path} has no cpuset files: the controller is off above it")
+        return observed
+
+    def _read(self, path: CgroupPath) -> CgroupValues | None:
+        texts = [
+            self._cgroups.read(path, file)
+            for file in (
+                CPUS_FILE,
+                MEMS_FILE,
+                CPU_MAX_FILE,
+                CPUS_FILE + ".effective",
+                MEMS_FILE + ".effective",
+            )
+        ]
+        cpus, mems, cpu_max, effective_cpus, effective_mems = (
+            text if isinstance(text, str) else None for text in texts
+        )
+        if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
+            return None
+        return CgroupValues(
+            cpus=CPUSet.parse(cpus) or None,
+            mems=NodeSet.parse(mems) or None,
+            cpu_max=None if cpu_max is None else parse_cpu_max(cpu_max),
+            effective_cpus=CPUSet.parse(effective_cpus),
+            effective_mems=NodeSet.parse(effective_mems),
+        )
+
+    def _drift(
+        self,
+        desired: Mapping[CgroupPath, CgroupValues],
+        observed: Observed,
+    ) -> Iterable[tuple[str, str]]:
+        """Yield what somebody else changed since a value was verified and still is desired."""
+        for path, (identity, seen) in observed.items():
+            settled = self._settled.get(path)
+            if settled is None or settled[1] != desired[path]:
+                continue
+            if settled[0] != identity:
+                yield RECREATED, f"{path} was removed and made again"
+                continue
+            changed = _differences(desired[path], seen)
+            for file, want, have in changed:
+                yield FOREIGN_WRITE, f"{path}/{file} says {have!r} instead of {want!r}"
+            mismatch = None if changed else _mismatch(path, desired[path], seen)
+            if mismatch is not None:
+                yield KERNEL, mismatch
+
+
+def parse_cpu_max(text: str) -> CpuMax:
+    """Read the kernel's rendering of ``cpu.max``: ``max 100000`` or ``50000 100000``."""
+    quota, period = text.split()
+    return CpuMax(None if quota == "max" else int(quota), int(period))
+
+
+def _differences(want: CgroupValues, have: CgroupValues) -> list[tuple[str, str, str]]:
+    pairs = (
+        (CPUS_FILE, want.cpus, have.cpus),
+        (MEMS_FILE, want.mems, have.mems),
+        (CPU_MAX_FILE, want.cpu_max, have.cpu_max),
+    )
+    return [(f, str(w), str(h or "")) for f, w, h in pairs if w is not None and w != h]
+
+
+def _mismatch(path: CgroupPath, want: CgroupValues, seen: CgroupValues) -> str | None:
+    """Say how what the kernel grants differs from what was decided, None where it does not."""
+    for file, wanted, have in _differences(want, seen):
+        return f"{path}/{file} says {have!r} instead of {wanted!r}"
+    if want.cpus is not None and want.cpus != seen.effective_cpus:
+        return f"{path} may use CPUs {seen.effective_cpus} instead of {want.cpus}"
+    if want.mems is not None and want.mems != seen.effective_mems:
+        return f"{path} may use NUMA nodes {seen.effective_mems} instead of {want.mems}"
+    return None

@@ -1,0 +1,202 @@
+"""The real cgroup v2 hierarchy, one system call at a time.
+
+A vanished cgroup is `GONE`, whether open, read or write says so with ENOENT or ENODEV
+(cgroup2-facts section 4); every other refusal is a `CgroupError`.
+"""
+
+import errno
+import os
+import re
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.core.cgroups import CgroupPath
+from agent.errors import CgroupError, EnvironmentProblem
+from agent.ports import GONE, Gone
+
+CONTROLLERS = ("cpuset", "cpu", "memory")
+"""What numalet writes needs these three."""
+
+_VANISHED = (errno.ENOENT, errno.ENODEV)
+_SUBTREE_CONTROL = "cgroup.subtree_control"
+
+
+class CgroupFs:
+    """The cgroups below ``root``, a directory of a cgroup2 mount."""
+
+    def __init__(self, root: Path, *, mountinfo: Path = Path("/proc/self/mountinfo")) -> None:
+        self.root = root
+        self._mountinfo = mountinfo
+
+    def check(self) -> None:
+        """Make sure that ``root`` is a cgroup v2 hierarchy that can be used.
+
+        Raises `EnvironmentProblem` with what is wrong and what to do about it: not cgroup v2, or
+        only beside v1 (hybrid), mounted read-only, or without the controllers.
+        """
+        if not self.root.is_dir():
+            raise EnvironmentProblem(f"{self.root} is not there: mount cgroup2, or name its place")
+        check_mounted(self.root.resolve(), self._mountinfo.read_text())
+        text = self.read(CgroupPath(), "cgroup.controllers")
+        missing = [name for name in CONTROLLERS if name not in str(text).split()]
+        if missing:
+            raise EnvironmentProblem(
+                f"{self.root} lacks the controllers {', '.join(missing)}: enable them in the"
+                f" {_SUBTREE_CONTROL} of the cgroup above; at the top, where cgroup v1 or the"
+                " kernel command line (cgroup_disable=) holds them back, boot without that"
+            )
+
+    def read(self, path: CgroupPath, file: str) -> str | Gone:
+        """Return a control file's text without the final newline.
+
+        Raises `CgroupError`.
+        """
+        target = self._place(path) / file
+        try:
+            with target.open("rb", buffering=0) as control:
+                return control.read().decode().removesuffix("\n")
+        except OSError as error:
+            return _gone(error, target, "read")
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        """Give a control file a new value in one system call, without truncation before it.
+
+        Python's buffered files report an error at flush and again at close, and truncation is
+        a second event for whoever watches (section 1).  Raises `CgroupError`.
+        """
+        target, action = self._place(path) / file, f"write {value!r} to"
+        try:
+            descriptor = os.open(target, os.O_WRONLY)
+        except OSError as error:
+            return _gone(error, target, action)
+        try:
+            os.write(descriptor, value.encode())
+        except OSError as error:
+            if file == _SUBTREE_CONTROL and error.errno == errno.ENOENT:
+                # The file was opened: it is the controller that the cgroup above does not have.
+                raise CgroupError(str(target), errno.ENOENT, action) from error
+            return _gone(error, target, action)
+        finally:
+            os.close(descriptor)
+        return None
+
+    def children(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
+        """Return the cgroups directly below, sorted; none where ``path`` has vanished.
+
+        Raises `CgroupError`.
+        """
+        target = self._place(path)
+        try:
+            with os.scandir(target) as entries:
+                names = [entry.name for entry in entries if entry.is_dir(follow_symlinks=False)]
+        except OSError as error:
+            _gone(error, target, "list")
+            return ()
+        return tuple(sorted(path / name for name in names))
+
+    def identity(self, path: CgroupPath) -> int | Gone:
+        """Return the inode number: a re-created directory is another cgroup.
+
+        Raises `CgroupError`.
+        """
+        target = self._place(path)
+        try:
+            return target.stat().st_ino
+        except OSError as error:
+            return _gone(error, target, "look at")
+
+    def make(self, path: CgroupPath) -> None:
+        """Create a cgroup (and those above it), with cpuset, cpu and memory enabled for it.
+
+        Controllers are enabled from the top down.  Raises `CgroupError`, with EBUSY where a cgroup
+        above has processes: it is one write with memory in it, which the kernel then refuses as
+        a whole, while cpuset alone would turn the children into ``domain invalid`` (section 4).
+        """
+        names = path.relative.split("/")
+        for depth in range(len(names)):
+            above = CgroupPath("/".join(names[:depth]))
+            self._mkdir(above)
+            self._enable_all(above)
+        self._mkdir(path)
+
+    def remove(self, path: CgroupPath) -> None:
+        """Remove an empty cgroup; nothing happens where it has vanished.
+
+        Raises `CgroupError`, with EBUSY where it has processes or children.
+        """
+        target = self._place(path)
+        try:
+            target.rmdir()
+        except OSError as error:
+            _gone(error, target, "remove")
+
+    def _place(self, path: CgroupPath) -> Path:
+        return self.root / path.relative
+
+    def _mkdir(self, path: CgroupPath) -> None:
+        target = self._place(path)
+        try:
+            target.mkdir(exist_ok=True)
+        except OSError as error:
+            raise CgroupError(str(target), error.errno or 0, "create") from error
+
+    def _enable_all(self, path: CgroupPath) -> None:
+        enabled = str(self.read(path, _SUBTREE_CONTROL)).split()
+        missing = " ".join(f"+{name}" for name in CONTROLLERS if name not in enabled)
+        if missing and self.write(path, _SUBTREE_CONTROL, missing) is GONE:
+            target = self._place(path) / _SUBTREE_CONTROL
+            raise CgroupError(str(target), errno.ENOENT, f"write {missing!r} to")
+
+
+def _gone(error: OSError, target: Path, action: str) -> Gone:
+    """Return `GONE` where the error says so; otherwise raise it as a `CgroupError`."""
+    if error.errno in _VANISHED:
+        return GONE
+    raise CgroupError(str(target), error.errno or 0, action) from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mount:
+    point: Path
+    kind: str
+    options: frozenset[str]
+
+
+def check_mounted(root: Path, mountinfo: str) -> None:
+    """Make sure that ``root`` lies in a writable cgroup2 mount, by a mountinfo text (proc(5)).
+
+    Raises `EnvironmentProblem` with what is there instead and what to do.
+    """
+    mounts = [_mount(line) for line in mountinfo.splitlines()]
+    around = [mount for mount in mounts if root.is_relative_to(mount.point)]
+    # Of mounts at the same place the last one covers the others.
+    nearest = max(reversed(around), key=lambda mount: len(mount.point.parts), default=None)
+    if nearest is None or nearest.kind != "cgroup2":
+        raise EnvironmentProblem(f"{root} {_instead(mounts)}")
+    if "ro" in nearest.options:
+        raise EnvironmentProblem(
+            f"{root} is mounted read-only: run numalet on the host, or in a privileged container"
+            " with the host's /sys/fs/cgroup mounted read-write"
+        )
+
+
+def _instead(mounts: list[_Mount]) -> str:
+    cure = "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=)"
+    unified = [str(mount.point) for mount in mounts if mount.kind == "cgroup2"]
+    if not any(mount.kind == "cgroup" for mount in mounts):
+        seen = f"cgroup2 is mounted at {unified[0]}" if unified else "mount cgroup2 there"
+        return f"is not a cgroup v2 hierarchy: {seen}"
+    if unified:
+        return f"is hybrid: cgroup v1 has the controllers, cgroup v2 is at {unified[0]}; {cure}"
+    return f"is cgroup v1, which numalet does not use; {cure}"
+
+
+def _mount(line: str) -> _Mount:
+    own, _, shared = line.partition(" - ")
+    fields, (kind, _, super_options) = own.split(" "), shared.split(" ", 2)
+    point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
+    return _Mount(
+        point=Path(point),
+        kind=kind,
+        options=frozenset(fields[5].split(",")) | frozenset(super_options.split(",")),
+    )

@@ -1,0 +1,261 @@
+"""Two copies of the checkpoint on disk, of which one is whole at every instant.
+
+Each copy is written as a temporary file in the same folder, synced, renamed over the old one, and
+the rename is synced too (rename(2), fsync(2)); first one copy, then the other.  The newest whole
+copy counts.  What cannot be read is set aside under a name that says so, and never keeps the agent
+from starting.
+"""
+
+import contextlib
+import errno
+import hashlib
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.core.topology import NodeTopology
+from agent.errors import StateFileError
+from agent.node.checkpoint_format import (
+    Damaged,
+    Decoded,
+    NewerVersion,
+    Renderer,
+    Writer,
+    decode,
+    frame,
+)
+from agent.ports import Clock, Remembered
+
+COPIES = ("checkpoint-a.json", "checkpoint-b.json")
+KEPT_ASIDE = 4
+"""So many files of one copy and cause are kept aside; the oldest go first."""
+
+_FILE_MODE = 0o600
+_CURES = {
+    errno.ENOSPC: "free space on that file system",
+    errno.EDQUOT: "raise the quota on that file system",
+    errno.EROFS: "mount that file system read-write",
+    errno.EIO: "the disk fails: look at the kernel's log, and move the state folder elsewhere",
+    errno.EACCES: "the state folder must be writable for numalet",
+    errno.EPERM: "the state folder must be writable for numalet",
+    errno.ENOENT: "the state folder was removed: make it again",
+}
+
+
+class CheckpointNotSaved(StateFileError):
+    """The disk refused the new state; the one saved before is whole."""
+
+    def __init__(self, path: Path, error: OSError) -> None:
+        number = error.errno or 0
+        name = errno.errorcode.get(number, str(number))
+        cure = f"; {_CURES[number]}" if number in _CURES else ""
+        super().__init__(
+            f"cannot save {path}: {name} ({os.strerror(number)}){cure}; "
+            "what was saved before is whole and holds until then"
+        )
+        self.path = path
+        self.errno = number
+
+
+class Disk:
+    """The operations that a crash can come between; tests put their own in."""
+
+    def write(self, fd: int, data: memoryview) -> int:
+        """Write some of the data and return how much."""
+        return os.write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        """Return when a file's content is on the disk."""
+        os.fsync(fd)
+
+    def rename(self, source: Path, target: Path) -> None:
+        """Give a file another name, replacing what had it."""
+        source.replace(target)
+
+    def fsync_folder(self, fd: int) -> None:
+        """Return when a folder's names are on the disk."""
+        try:
+            os.fsync(fd)
+        except OSError as error:
+            if error.errno != errno.EINVAL:  # a file system that cannot, as overlays of some kinds
+                raise
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loaded:
+    """What was found: ``remembered`` is None where nothing usable was, and ``notes`` say why.
+
+    ``newer_version`` says that a newer numalet wrote a copy: observe only, until told otherwise.
+    That copy stays where it is until the first save.
+    """
+
+    remembered: Remembered | None = None
+    writer: Writer | None = None
+    generation: int = 0
+    written_at_s: float = 0.0
+    newer_version: bool = False
+    notes: tuple[str, ...] = ()
+
+
+@dataclass(slots=True)
+class _Findings:
+    whole: list[Decoded] = field(default_factory=list)
+    newer: list[Path] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
+
+
+class CheckpointStore:
+    """The two copies in one folder, which must exist and be locked by the caller.
+
+    ``boot_id`` and ``topology`` (`topology_fingerprint`) say what the state is true for.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        clock: Clock,
+        *,
+        boot_id: str = "",
+        topology: str = "",
+        disk: Disk | None = None,
+    ) -> None:
+        self._paths = tuple(folder / name for name in COPIES)
+        self._folder = folder
+        self._clock = clock
+        self._disk = disk or Disk()
+        self._renderer = Renderer(Writer(boot_id=boot_id, topology=topology))
+        self._generation: int | None = None
+        self._saved_body = ""
+        self._newer: list[Path] = []
+
+    def load(self) -> Loaded:
+        """Return the newest whole copy and set damaged ones aside; raises nothing."""
+        found = _Findings()
+        for path in self._paths:
+            self._examine(path, found)
+        newest = max(found.whole, key=lambda copy: copy.generation, default=None)
+        self._newer = found.newer
+        self._generation = newest.generation if newest else 0
+        same = len(found.whole) == len(COPIES) and found.whole[0] == found.whole[1]
+        self._saved_body = newest.body if newest and same else ""
+        if found.newer:
+            return Loaded(newer_version=True, notes=tuple(found.notes))
+        if newest is None:
+            if found.notes:
+                found.notes.append("no whole copy is left: who has what is read from the cgroups")
+            return Loaded(notes=tuple(found.notes))
+        if found.notes:
+            found.notes.append(f"the other copy is whole (generation {newest.generation})")
+        return Loaded(
+            remembered=newest.remembered,
+            writer=newest.writer,
+            generation=newest.generation,
+            written_at_s=newest.written_at_s,
+            notes=tuple(found.notes),
+        )
+
+    def save(self, remembered: Remembered) -> bool:
+        """Write both copies; False if they say the same already, and nothing was written.
+
+        Raises `CheckpointNotSaved`; at least one whole copy, of the old state or the new, is left.
+        """
+        if self._generation is None:
+            self.load()
+        body = self._renderer.body(remembered)
+        if body == self._saved_body:
+            return False
+        while self._newer:
+            self._set_aside(self._newer[-1], "newer")
+            self._newer.pop()
+        self._saved_body = ""
+        self._generation = (self._generation or 0) + 1
+        data = frame(body, self._generation, self._clock.now_s())
+        for path in self._paths:
+            self._write(path, data)
+        self._saved_body = body
+        return True
+
+    def _examine(self, path: Path, found: _Findings) -> None:
+        try:
+            found.whole.append(decode(path.read_bytes()))
+        except FileNotFoundError:
+            return
+        except NewerVersion as error:
+            found.newer.append(path)
+            found.notes.append(
+                f"{path} was written by a newer numalet ({error}): it stays as it is, and nothing "
+                "is enforced; start the newer numalet again, or move the file away"
+            )
+        except (Damaged, OSError) as error:
+            found.notes.append(self._set_damaged_aside(path, error))
+
+    def _set_damaged_aside(self, path: Path, problem: Exception) -> str:
+        try:
+            aside = self._set_aside(path, "damaged")
+        except CheckpointNotSaved as error:
+            return f"{path} is damaged ({problem}) and could not be set aside: {error}"
+        return f"{path} is damaged ({problem}): set aside as {aside.name}"
+
+    def _set_aside(self, path: Path, why: str) -> Path:
+        """Rename a copy to a name that tells why and when, and bound how many there are."""
+        earlier = sorted(path.parent.glob(f"{path.name}.{why}-*"), key=_stamp)
+        # later than the latest even where the clock was set back: it is the oldest that go
+        stamp = max([int(self._clock.now_s()), *(_stamp(one) + 1 for one in earlier[-1:])])
+        aside = path.with_name(f"{path.name}.{why}-{stamp}")
+        with self._reported(path):
+            self._disk.rename(path, aside)
+        with contextlib.suppress(OSError):  # too many is better than none
+            for oldest in [*earlier, aside][:-KEPT_ASIDE]:
+                oldest.unlink()
+        return aside
+
+    def _write(self, path: Path, data: bytes) -> None:
+        temporary = path.with_name(f"{path.name}.new")
+        with self._reported(path):
+            try:
+                self._write_file(temporary, data)
+                self._disk.rename(temporary, path)
+            except OSError:
+                with contextlib.suppress(OSError):
+                    temporary.unlink()
+                raise
+            self._sync_folder()
+
+    def _write_file(self, path: Path, data: bytes) -> None:
+        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
+        try:
+            rest = memoryview(data)
+            while rest:
+                rest = rest[self._disk.write(fd, rest) :]
+            self._disk.fsync(fd)
+        finally:
+            os.close(fd)
+
+    def _sync_folder(self) -> None:
+        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
+        try:
+            self._disk.fsync_folder(fd)
+        finally:
+            os.close(fd)
+
+    @contextlib.contextmanager
+    def _reported(self, path: Path) -> Iterator[None]:
+        try:
+            yield
+        except OSError as error:
+            raise CheckpointNotSaved(path, error) from error
+
+
+def _stamp(path: Path) -> int:
+    digits = path.name.rpartition("-")[2]
+    return int(digits) if digits.isdecimal() else 0
+
+
+def topology_fingerprint(topology: NodeTopology) -> str:
+    """Return a short text that is the same for as long as the same CPUs are in the same places.
+
+    Amounts of memory are left out: they change a little with every kernel.
+    """
+    places = sorted((str(c.cpus), c.node, c.socket, c.uncore) for c in topology.cores)
+    return hashlib.sha256(repr((str(topology.node_ids), places)).encode()).hexdigest()[:16]

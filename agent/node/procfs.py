@@ -1,0 +1,64 @@
+"""What /proc says about this boot, this machine's memory and this process (psutil)."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import psutil
+
+from agent.errors import EnvironmentProblem
+
+
+def use_proc_root(root: Path) -> None:
+    """Read another proc file system from now on, such as the host's mounted in a container.
+
+    psutil has one such setting for the whole process: it is made once, at start.
+    """
+    psutil.PROCFS_PATH = str(root)
+
+
+def boot_time_s() -> float:
+    """Return when the kernel was started, in seconds since the epoch."""
+    with _explained("stat"):
+        return psutil.boot_time()
+
+
+def boot_id() -> str:
+    """Return the kernel's name for this boot: it differs after each reboot."""
+    path = Path(psutil.PROCFS_PATH, "sys/kernel/random/boot_id")
+    with _explained("sys/kernel/random/boot_id"):
+        return path.read_text(encoding="ascii").strip()
+
+
+def mem_total_bytes() -> int:
+    """Return the memory that the kernel manages, in bytes."""
+    with _explained("meminfo"):
+        return psutil.virtual_memory().total
+
+
+def own_rss_bytes() -> int:
+    """Return the resident memory of this process in bytes."""
+    with _explained("self/statm"):
+        return _own_process().memory_info().rss
+
+
+def own_cpu_s() -> float:
+    """Return the CPU time that this process has used, in seconds."""
+    with _explained("self/stat"):
+        times = _own_process().cpu_times()
+        return times.user + times.system
+
+
+def _own_process() -> psutil.Process:
+    # The proc file system of another PID namespace knows this process by another number.
+    return psutil.Process(int(Path(psutil.PROCFS_PATH, "self").readlink().name))
+
+
+@contextmanager
+def _explained(file: str) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, psutil.Error, RuntimeError, LookupError, ValueError) as problem:
+        raise EnvironmentProblem(
+            f"cannot read {psutil.PROCFS_PATH}/{file}: {problem}; is proc mounted there?"
+        ) from problem

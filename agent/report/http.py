@@ -1,0 +1,90 @@
+"""``/metrics``, ``/healthz`` and ``/readyz`` over HTTP."""
+
+import threading
+from collections.abc import Callable
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+from prometheus_client import CONTENT_TYPE_LATEST
+
+from agent.errors import EnvironmentProblem
+from agent.ports import Snapshot
+
+Answer = tuple[HTTPStatus, str, bytes]
+_TEXT = "text/plain; charset=utf-8"
+_REQUEST_TIMEOUT_S = 10.0
+
+
+class HttpServer:
+    """Serves until `close`; raises `EnvironmentProblem` where the address cannot be had."""
+
+    def __init__(
+        self, address: str, metrics: Callable[[], bytes], current: Callable[[], Snapshot]
+    ) -> None:
+        host, _, port = address.rpartition(":")
+        routes: dict[str, Callable[[], Answer]] = {
+            "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, metrics()),
+            "/healthz": lambda: (HTTPStatus.OK, _TEXT, b"ok\n"),
+            "/readyz": lambda: _readiness(current()),
+        }
+        try:
+            self._server = _Server((host.strip("[]"), int(port)), _handler(routes))
+        except OSError as error:
+            raise EnvironmentProblem(
+                f"cannot listen on {address}: {error.strerror or error}; "
+                "set metricsAddress to another address"
+            ) from error
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, kwargs={"poll_interval": 0.1}, name="http"
+        )
+
+    @property
+    def port(self) -> int:
+        """The port listened on, also where the address said 0."""
+        return int(self._server.server_address[1])
+
+    def start(self) -> None:
+        """Begin to answer."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """Stop answering, within a moment."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    # A client that keeps its connection must not hold up the end of the agent.
+    block_on_close = False
+
+
+def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
+    class Handler(BaseHTTPRequestHandler):
+        server_version = "numalet"
+        sys_version = ""
+
+        def setup(self) -> None:
+            self.request.settimeout(_REQUEST_TIMEOUT_S)
+            super().setup()
+
+        def do_GET(self) -> None:
+            route = routes.get(self.path.partition("?")[0])
+            status, kind, body = route() if route else (HTTPStatus.NOT_FOUND, _TEXT, b"not found\n")
+            self.send_response(status)
+            self.send_header("Content-Type", kind)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            self.wfile.write(body)
+
+        def log_message(self, format: str, *args: object) -> None:  # noqa: A002 - its name there
+            """Log nothing: a scrape is no event."""
+
+    return Handler
+
+
+def _readiness(snapshot: Snapshot) -> Answer:
+    if snapshot.ready:
+        return HTTPStatus.OK, _TEXT, b"ok\n"
+    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{snapshot.source.detail}\n".encode()

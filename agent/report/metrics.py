@@ -1,0 +1,141 @@
+"""Prometheus metrics, computed from the last snapshot at each scrape.
+
+Nothing is counted here, so no series outlives what it is about.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import TypeVar
+
+from prometheus_client import CollectorRegistry, generate_latest
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector
+
+from agent import __version__
+from agent.core.cpuset import CPUSet
+from agent.core.isolation import Isolation
+from agent.core.pods import MILLI
+from agent.ports import Snapshot
+
+ADMITTED = "admitted"
+
+Values = Iterable[tuple[tuple[str, ...], float]]
+_Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
+
+
+class SnapshotCollector(Collector):
+    """Turns the current snapshot into metrics."""
+
+    def __init__(self, current: Callable[[], Snapshot], own_rss_bytes: Callable[[], int]) -> None:
+        self._current = current
+        self._own_rss_bytes = own_rss_bytes
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield every metric family."""
+        snapshot = self._current()
+        version = (((__version__,), 1),)
+        yield _gauges("build_info", "Version of the agent.", version, "version")
+        yield _gauge("resident_memory_bytes", "Memory of the agent.", self._own_rss_bytes())
+        yield from _assignments(snapshot)
+        yield from _health(snapshot)
+        yield from _counters(snapshot)
+
+
+def _assignments(snapshot: Snapshot) -> Iterator[Metric]:
+    verdicts, topology = snapshot.verdicts, snapshot.rules.topology
+    containers = [c for v in verdicts for c in v.containers]
+    levels = Counter(c.verdict for c in containers)
+    exclusive = CPUSet()
+    for c in containers:
+        exclusive |= c.cpus if c.verdict is Isolation.EXCLUSIVE else CPUSet()
+    admitted = sum(v.admitted for v in verdicts)
+    by_verdict = ((("admitted",), admitted), (("rejected",), len(verdicts) - admitted))
+    yield _gauges("pods", "Pods known to the agent.", by_verdict, "verdict")
+    yield _gauges(
+        "containers",
+        "Containers by how far they are isolated.",
+        (((level.value,), levels[level]) for level in Isolation),
+        "verdict",
+    )
+    yield _gauge(
+        "cpu_manager_shared_pool_size_millicores",
+        "CPUs of the default CPU set.",
+        len(snapshot.state.default) * MILLI,
+    )
+    yield _gauge(
+        "cpu_manager_exclusive_cpu_allocation_count",
+        "CPUs that belong to one container alone.",
+        len(exclusive),
+    )
+    yield _gauges(
+        "cpu_manager_allocation_per_numa",
+        "CPUs that belong to pods, by NUMA node.",
+        (
+            ((str(node),), sum((v.pool.bits & bits).bit_count() for v in verdicts))
+            for node, bits in topology.cpu_bits_by_node.items()
+        ),
+        "numa_node",
+    )
+    yield _gauges(
+        "memory_manager_free_bytes",
+        "Memory not assigned, by NUMA node and type.",
+        (
+            ((str(node), name), table.free)
+            for node, memory in snapshot.state.memory.items()
+            for name, table in memory.tables.items()
+        ),
+        "numa_node",
+        "type",
+    )
+
+
+def _health(snapshot: Snapshot) -> Iterator[Metric]:
+    yield _gauge("ready", "1 once pods are known and placed.", snapshot.ready)
+    yield _gauge("observe_only", "1 where nothing is written.", snapshot.observe)
+    yield _gauge("source_healthy", "1 while the source answers.", snapshot.source.healthy)
+    yield _gauge("rejected_inputs", "Inputs that are wrong now.", len(snapshot.rejected_inputs))
+    yield _gauge("problems", "Values that could not be enforced.", len(snapshot.problems))
+
+
+def _counters(snapshot: Snapshot) -> Iterator[Metric]:
+    requests = sum(snapshot.decisions.values())
+    rejections = {reason: n for reason, n in snapshot.decisions.items() if reason != ADMITTED}
+    yield _counter("topology_manager_admission_requests", "Pods decided on.", requests)
+    yield _counters_by("admission_rejections", "Pods rejected.", rejections, "reason")
+    yield _counters_by("cgroup_writes", "Values written to cgroups.", snapshot.writes, "file")
+    yield _counters_by("drift", "Values that somebody else changed.", snapshot.drift, "cause")
+    yield _counter("checkpoints", "States written to disk.", snapshot.checkpoints)
+
+
+def _gauge(name: str, text: str, value: float) -> Metric:
+    return GaugeMetricFamily(f"numalet_{name}", text, value=value)
+
+
+def _gauges(name: str, text: str, values: Values, *labels: str) -> Metric:
+    return _filled(GaugeMetricFamily(f"numalet_{name}", text, labels=labels), values)
+
+
+def _counter(name: str, text: str, value: float) -> Metric:
+    return CounterMetricFamily(f"numalet_{name}", text, value=value)
+
+
+def _counters_by(name: str, text: str, values: Mapping[str, int], label: str) -> Metric:
+    family = CounterMetricFamily(f"numalet_{name}", text, labels=[label])
+    return _filled(family, (((key,), number) for key, number in values.items()))
+
+
+def _filled(family: _Family, values: Values) -> _Family:
+    for key, number in values:
+        family.add_metric(key, number)
+    return family
+
+
+def exposition(
+    current: Callable[[], Snapshot], own_rss_bytes: Callable[[], int]
+) -> Callable[[], bytes]:
+    """Return a function that renders all metrics in Prometheus' text format."""
+    registry = CollectorRegistry()
+    # Describing at registration would scrape before there is a snapshot.
+    registry.register(SnapshotCollector(current, own_rss_bytes))
+    return lambda: generate_latest(registry)

@@ -1,0 +1,88 @@
+"""Verdicts as JSON: the document of ``numalet plan -o json``, also part of the status."""
+
+from collections.abc import Iterable
+
+from agent.core.explain import ContainerVerdict, PodVerdict
+from agent.core.pods import MEMORY, PodUID
+from agent.core.startup import Rules
+from agent.core.state import Block, NodeState, PodEntry
+from agent.ports import Remembered
+
+Json = dict[str, object]
+
+
+def plan_document(rules: Rules, state: NodeState, verdicts: Iterable[PodVerdict]) -> Json:
+    """Return the whole document; sets are Linux lists, ``cpuMax`` is ``max|<us> <period us>``."""
+    return {
+        "defaultCpuSet": str(state.default),
+        "reservedCpuSet": str(rules.reserved),
+        "pods": [pod_document(verdict) for verdict in verdicts],
+    }
+
+
+def pod_document(verdict: PodVerdict) -> Json:
+    """Return one pod's part."""
+    return {
+        "namespace": verdict.pod.namespace,
+        "name": verdict.pod.name,
+        "uid": verdict.pod.uid,
+        "qosClass": verdict.qos.value,
+        "admitted": verdict.admitted,
+        "reason": verdict.reason,
+        "message": verdict.message,
+        "cpuPool": str(verdict.pool),
+        "numaNodes": str(verdict.nodes),
+        "cpuMax": str(verdict.cpu_max),
+        "containers": [_container_document(c) for c in verdict.containers],
+    }
+
+
+def _container_document(verdict: ContainerVerdict) -> Json:
+    return {
+        "name": verdict.name,
+        "kind": verdict.kind.value,
+        "verdict": verdict.verdict.value,
+        "reason": verdict.reason,
+        "cpus": str(verdict.cpus),
+        "mems": str(verdict.mems),
+        "cpuMax": str(verdict.cpu_max),
+        "memory": bytes_by_nodes(verdict.memory),
+    }
+
+
+def bytes_by_nodes(blocks: Iterable[Block]) -> dict[str, int]:
+    """Return bytes of memory by NUMA node; what is charged to a group stands under its list."""
+    return {str(b.nodes): b.size_bytes for b in blocks if b.resource == MEMORY}
+
+
+def state_document(remembered: Remembered, generation: int, written_at_s: float) -> Json:
+    """Return a checkpoint as ``numalet state show -o json`` prints it."""
+    state = remembered.state
+    return {
+        "generation": generation,
+        "writtenAt": written_at_s,
+        "defaultCpuSet": str(state.default),
+        "pods": [_entry_document(remembered, uid, entry) for uid, entry in state.pods.items()],
+        "rejected": {
+            uid: {"reason": r.reason, "message": r.message}
+            for uid, r in remembered.rejections.items()
+        },
+    }
+
+
+def _entry_document(remembered: Remembered, uid: PodUID, entry: PodEntry) -> Json:
+    pod = remembered.pods.get(uid)
+    return {
+        "uid": uid,
+        "namespace": "" if pod is None else pod.namespace,
+        "name": "" if pod is None else pod.name,
+        "cpuPool": str(entry.held),
+        "containers": [
+            {
+                "name": name,
+                "cpus": str(entry.cpus.get(name, "")),
+                "memory": bytes_by_nodes(entry.memory.get(name, ())),
+            }
+            for name in dict.fromkeys((*entry.cpus, *entry.memory))
+        ],
+    }

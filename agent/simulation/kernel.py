@@ -1,0 +1,312 @@
+"""A model of the kernel's cgroup v2: what it accepts, and what follows.
+
+It knows the files of the cpuset controller (member cpusets only), ``cpu.max``, ``cpu.weight`` and
+``memory.max``, the enabling of controllers, populated cgroups and hotplug, each as measured on
+real kernels (the section of cgroup2-facts stands beside each rule).  It does not know partitions,
+threaded cgroups made by hand, freezing, ``cpu.max.burst``, limits on the number of cgroups, and
+where pages are; a process has one thread, and pid 0 is nobody.
+"""
+
+import errno
+import re
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+from agent.core.cgroups import CgroupPath
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.topology import NodeTopology
+from agent.errors import CgroupError, InputError
+from agent.ports import GONE, Gone
+from agent.simulation.kernel_mirror import Mirror
+from agent.simulation.kernel_tree import Group
+from agent.simulation.kernel_values import DEFAULTS, Possible, refusal
+
+Write = tuple[CgroupPath, str, str]
+"""A write(2): the cgroup, the file's name, the text."""
+
+
+@dataclass(slots=True, eq=False)
+class _Task:
+    pid: int
+    home: Group
+    confined: tuple[int, CPUSet]
+    """The cpuset cgroup that confines it, by inode, and the CPUs that are effective there."""
+
+
+class SimulatedKernel:
+    """A cgroup v2 hierarchy that follows the kernel's rules, mirrored as files in ``root``.
+
+    ``writes`` logs every write(2) accepted through `write` and `make`, ``foreign_writes`` those
+    through `foreign_write` and `absorb`; ``on_write`` is called after each of either.
+    ``unpinned`` counts, by pid, how often the kernel dropped a sched_setaffinity mask that the
+    process may have had, as kernels before 6.2 do (section 2).
+    """
+
+    def __init__(
+        self, topology: NodeTopology, root: Path, *, possible_cpus: int | None = None
+    ) -> None:
+        """Boot with the CPUs of ``topology`` online; numbers below ``possible_cpus`` may be named.
+
+        Without ``possible_cpus`` the highest online CPU is the last possible one.
+        """
+        self.writes: list[Write] = []
+        self.foreign_writes: list[Write] = []
+        self.on_write: Callable[[CgroupPath, str, str], None] | None = None
+        self.unpinned: Counter[int] = Counter()
+        self._possible = Possible(
+            cpus=possible_cpus or max(topology.cpus) + 1, nodes=topology.node_ids
+        )
+        self._lock = threading.RLock()
+        self._mirror = Mirror(root)
+        self._tasks: dict[int, _Task] = {}
+        self._last_pid = 0
+        self._last_inode = 1
+        self._top = Group(CgroupPath(), self._last_inode, None)
+        self._top.cpus, self._top.mems = topology.cpus, topology.memory_nodes
+        self._groups = {self._top.path: self._top}
+        self._refresh(self._top)
+
+    @property
+    def root(self) -> Path:
+        """The folder of the mirror."""
+        return self._mirror.root
+
+    def read(self, path: CgroupPath, file: str) -> str | Gone:
+        """Return a control file's text without the final newline.
+
+        This is the kernel's value; what a person wrote into the mirror counts from `absorb` on.
+        """
+        with self._lock:
+            group = self._groups.get(path)
+            return GONE if group is None else group.files().get(file, GONE)
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        """Give a control file a new value; writing no bytes is no write (section 1).
+
+        Raises `CgroupError` with the errno of the real kernel.
+        """
+        return self._write(path, file, value, self.writes)
+
+    def foreign_write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        """Write as the kubelet, a runtime, systemd or a person does; otherwise as `write`."""
+        return self._write(path, file, value, self.foreign_writes)
+
+    def children(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
+        """Return the cgroups directly below, sorted; none where ``path`` has vanished."""
+        with self._lock:
+            group = self._groups.get(path)
+            return tuple(sorted(child.path for child in group.children.values())) if group else ()
+
+    def identity(self, path: CgroupPath) -> int | Gone:
+        """Return the inode number, which a re-created directory does not share (section 4)."""
+        with self._lock:
+            group = self._groups.get(path)
+            return GONE if group is None else group.inode
+
+    def make(self, path: CgroupPath) -> None:
+        """Create a cgroup (and those above it), with cpuset, cpu and memory enabled for it.
+
+        Raises `CgroupError` (EBUSY) where a cgroup above, except the root, has processes.
+        """
+        names = path.relative.split("/")
+        with self._lock:
+            for depth in range(len(names)):
+                above = CgroupPath("/".join(names[:depth]))
+                if above not in self._groups:
+                    self.mkdir(above)
+                self._enable_all(self._groups[above])
+            if path not in self._groups:
+                self.mkdir(path)
+
+    def mkdir(self, path: CgroupPath) -> None:
+        """Create one cgroup below an existing one and enable nothing.
+
+        Raises `CgroupError` with ENOENT, EEXIST or EINVAL.
+        """
+        with self._lock, self._refusals(path, "", "create"):
+            parent = self._group(path.parent)
+            parent.vet_child(path.name)
+            self._last_inode += 1
+            group = Group(path, self._last_inode, parent)
+            parent.children[path.name] = self._groups[path] = group
+            self._refresh(group)
+
+    def remove(self, path: CgroupPath) -> None:
+        """Remove an empty cgroup as rmdir(2) does; nothing happens where it has vanished.
+
+        Raises `CgroupError` (EBUSY) where it has processes or children.
+        """
+        with self._lock, self._refusals(path, "", "remove"):
+            group = self._groups.get(path)
+            if group is None:
+                return
+            if group.parent is None or group.children or group.tasks:
+                raise refusal(errno.EBUSY)
+            del self._groups[path], group.parent.children[path.name]
+            self._mirror.drop(path)
+
+    def add_task(self, path: CgroupPath) -> int:
+        """Start a process in a cgroup and return its pid.
+
+        Raises `CgroupError` where `move` would.
+        """
+        with self._lock, self._refusals(path, "cgroup.procs", "start a process by"):
+            home = self._group(path)
+            home.vet_process()
+            self._last_pid += 1
+            task = _Task(self._last_pid, home, (home.cpuset.inode, home.cpus))
+            self._tasks[task.pid] = task
+            home.tasks.add(task.pid)
+            self._refresh(home)
+            return task.pid
+
+    def move(self, pid: int, path: CgroupPath) -> None:
+        """Move a process to another cgroup.
+
+        Raises `CgroupError`: ENOENT where that has vanished, ESRCH where there is no such process,
+        EBUSY and EOPNOTSUPP as a write to ``cgroup.procs`` does (section 4).
+        """
+        with self._lock, self._refusals(path, "cgroup.procs", f"write '{pid}' to"):
+            self._attach(pid, self._group(path))
+
+    def kill(self, pid: int) -> None:
+        """End a process; its cgroup is unpopulated at once (section 4).
+
+        Raises `CgroupError` (ESRCH) where there is no such process.
+        """
+        with self._lock, self._refusals(CgroupPath(), "", f"kill process {pid} in"):
+            home = self._task(pid).home
+            del self._tasks[pid]
+            home.tasks.remove(pid)
+            self._refresh(home)
+
+    def allowed(self, pid: int) -> CPUSet:
+        """Return the CPUs that a process may run on (``Cpus_allowed_list``).
+
+        Raises `CgroupError` (ESRCH) where there is no such process.
+        """
+        with self._lock, self._refusals(CgroupPath(), "", f"find process {pid} in"):
+            return self._task(pid).home.cpus
+
+    def set_online(self, cpus: CPUSet) -> None:
+        """Take CPUs offline and online until exactly ``cpus`` are online (section 6).
+
+        Raises `InputError` where that is none, or where one is not possible here.
+        """
+        if not cpus or not cpus <= CPUSet(range(self._possible.cpus)):
+            last = self._possible.cpus - 1
+            raise InputError(f"'{cpus}' cannot be online: name some of the CPUs 0-{last}")
+        with self._lock:
+            self._top.cpus = cpus
+            self._refresh(self._top)
+
+    def set_memory_nodes(self, nodes: NodeSet) -> None:
+        """Plug and unplug memory until exactly the NUMA nodes ``nodes`` have some.
+
+        Raises `InputError` where that is none, or where one is not on this machine.
+        """
+        if not nodes or not nodes <= self._possible.nodes:
+            raise InputError(
+                f"'{nodes}' cannot have memory: name some of the nodes {self._possible.nodes}"
+            )
+        with self._lock:
+            self._top.mems = nodes
+            self._refresh(self._top)
+
+    def absorb(self) -> list[Write]:
+        """Take over what somebody wrote into the mirror since the last look, as foreign writes.
+
+        Returns what the kernel accepted; what it refused is put back.
+        """
+        with self._lock:
+            before = len(self.foreign_writes)
+            edits = self._mirror.edits()
+            for path, file, text in edits:
+                with suppress(CgroupError):
+                    self.foreign_write(path, file, text)
+            for path in {path for path, _, _ in edits}:
+                self._mirror.show(path, self._groups[path].files())
+            return self.foreign_writes[before:]
+
+    def _write(self, path: CgroupPath, file: str, value: str, log: list[Write]) -> Gone | None:
+        with self._lock:
+            group = self._groups.get(path)
+            if group is None or file not in group.files():
+                return GONE
+            if not value:
+                return None
+            with self._refusals(path, file, f"write {value!r} to"):
+                self._store(group, file, value.partition("\0")[0])
+            log.append((path, file, value))
+            if self.on_write is not None:
+                self.on_write(path, file, value)
+            return None
+
+    def _store(self, group: Group, file: str, text: str) -> None:
+        if file == "cgroup.procs":
+            if not re.fullmatch(r"\d+", text.strip(), re.ASCII):
+                raise refusal(errno.EINVAL)
+            self._attach(int(text), group)
+        elif file == "cgroup.subtree_control":
+            group.set_subtree_control(text)
+            self._refresh(group)
+        elif file in group.settings:
+            group.assign(file, text, self._possible)
+            self._refresh(group)
+        else:
+            raise refusal(errno.EINVAL)
+
+    def _attach(self, pid: int, group: Group) -> None:
+        task = self._task(pid)
+        group.vet_process()
+        left, task.home = task.home, group
+        left.tasks.remove(pid)
+        group.tasks.add(pid)
+        self._refresh(left)
+        self._refresh(group)
+
+    def _enable_all(self, group: Group) -> None:
+        missing = " ".join(f"+{name}" for name in DEFAULTS if name not in group.subtree_control)
+        self.write(group.path, "cgroup.subtree_control", missing)
+
+    def _refresh(self, group: Group) -> None:
+        """Bring effective sets, processes and mirror up to date after a change of ``group``."""
+        group.settle()
+        for each in group.walk():
+            self._mirror.show(each.path, each.files())
+            for pid in each.tasks:
+                self._confine(self._tasks[pid])
+        for each in group.above():
+            self._mirror.show(each.path, each.files())
+
+    def _confine(self, task: _Task) -> None:
+        # Linux 6.1: an equal set from another cpuset drops a mask too (section 2).
+        confined = task.home.cpuset.inode, task.home.cpus
+        if confined != task.confined:
+            task.confined = confined
+            self.unpinned[task.pid] += 1
+
+    def _group(self, path: CgroupPath) -> Group:
+        try:
+            return self._groups[path]
+        except KeyError:
+            raise refusal(errno.ENOENT) from None
+
+    def _task(self, pid: int) -> _Task:
+        try:
+            return self._tasks[pid]
+        except KeyError:
+            raise refusal(errno.ESRCH) from None
+
+    @contextmanager
+    def _refusals(self, path: CgroupPath, file: str, action: str) -> Iterator[None]:
+        """Turn refusals of the model into `CgroupError`, as the real hierarchy does."""
+        try:
+            yield
+        except OSError as error:
+            where = self.root / path.relative / file
+            raise CgroupError(str(where), error.errno or 0, action) from None

@@ -1,0 +1,142 @@
+"""A hierarchy to try things in: the simulated kernel, or a real cgroup2 directory."""
+
+import os
+import subprocess
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+import pytest
+
+from agent.core.cgroups import CgroupPath
+from agent.core.cpuset import CPUSet
+from agent.core.topology import Core, NodeTopology, NumaNode
+from agent.errors import CgroupError
+from agent.node.cgroupfs import CgroupFs
+from agent.ports import Cgroups, Gone
+from agent.simulation.kernel import SimulatedKernel
+
+BASE = CgroupPath("numalet-test.slice")
+GIB = 1 << 30
+CPU_FOLDER = Path("/sys/devices/system/cpu")
+
+
+def two_nodes(*, memoryless: bool = False) -> NodeTopology:
+    """Two sockets, two nodes, eight CPUs: the machine on which the rules were measured."""
+    return NodeTopology(
+        nodes=(
+            NumaNode(id=0, memory_bytes=GIB),
+            NumaNode(id=1, memory_bytes=0 if memoryless else GIB),
+        ),
+        cores=tuple(
+            Core(cpus=CPUSet([cpu, cpu + 1]), node=cpu // 4, socket=cpu // 4, uncore=cpu // 4)
+            for cpu in range(0, 8, 2)
+        ),
+        socket_count=2,
+    )
+
+
+class Machine(Protocol):
+    """Processes and CPUs, real or not."""
+
+    def add_task(self, path: CgroupPath) -> int: ...
+    def kill(self, pid: int) -> None: ...
+    def allowed(self, pid: int) -> CPUSet: ...
+    def set_online(self, cpus: CPUSet) -> None: ...
+
+
+@dataclass(slots=True)
+class RealMachine:
+    cgroups: Cgroups
+    running: dict[int, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+
+    def add_task(self, path: CgroupPath) -> int:
+        process = subprocess.Popen(["sleep", "1000"])
+        self.running[process.pid] = process
+        self.cgroups.write(path, "cgroup.procs", str(process.pid))
+        return process.pid
+
+    def kill(self, pid: int) -> None:
+        process = self.running.pop(pid)
+        process.kill()
+        process.wait()
+
+    def allowed(self, pid: int) -> CPUSet:
+        return CPUSet(os.sched_getaffinity(pid))
+
+    def set_online(self, cpus: CPUSet) -> None:
+        if "NUMALET_TEST_HOTPLUG" not in os.environ:
+            pytest.skip("NUMALET_TEST_HOTPLUG does not allow to take CPUs offline here")
+        for switch in CPU_FOLDER.glob("cpu[0-9]*/online"):
+            online = int(switch.parent.name.removeprefix("cpu")) in cpus
+            switch.write_text(f"{online:d}")
+
+
+@dataclass(slots=True)
+class Rig:
+    """``cgroups`` under test; everything happens below ``base``, which has all controllers."""
+
+    cgroups: Cgroups
+    machine: Machine
+    base: CgroupPath = BASE
+
+    def group(self, *names: str) -> CgroupPath:
+        """Make a cgroup below the base, with all controllers enabled for it."""
+        path = self.base
+        for name in names:
+            path /= name
+        self.cgroups.make(path)
+        return path
+
+    def text(self, path: CgroupPath, file: str) -> str:
+        answer = self.cgroups.read(path, file)
+        assert not isinstance(answer, Gone), f"{path}/{file} is gone"
+        return answer
+
+    def write(self, path: CgroupPath, file: str, value: str) -> None:
+        assert self.cgroups.write(path, file, value) is None, f"{path}/{file} is gone"
+
+    def errno(self, path: CgroupPath, file: str, value: str) -> int:
+        with pytest.raises(CgroupError) as refused:
+            self.cgroups.write(path, file, value)
+        return refused.value.errno
+
+    def cpus(self, path: CgroupPath) -> CPUSet:
+        return CPUSet.parse(self.text(path, "cpuset.cpus.effective"))
+
+
+@contextmanager
+def simulated(root: Path) -> Iterator[Rig]:
+    kernel = SimulatedKernel(two_nodes(), root)
+    kernel.make(BASE / "first")
+    kernel.remove(BASE / "first")
+    yield Rig(kernel, kernel)
+
+
+@contextmanager
+def real() -> Iterator[Rig]:
+    place = os.environ.get("NUMALET_TEST_CGROUP")
+    if not place:
+        pytest.skip("NUMALET_TEST_CGROUP names no cgroup2 directory that the tests may use")
+    cgroups = CgroupFs(Path(place))
+    if len(CPUSet.parse(str(cgroups.read(CgroupPath(), "cpuset.cpus.effective")))) < 4:
+        pytest.skip("the cgroup in NUMALET_TEST_CGROUP has fewer than 4 CPUs")
+    machine = RealMachine(cgroups)
+    online = CPUSet.parse((CPU_FOLDER / "online").read_text())
+    cgroups.make(BASE / "first")
+    try:
+        yield Rig(cgroups, machine)
+    finally:
+        for pid in list(machine.running):
+            machine.kill(pid)
+        if "NUMALET_TEST_HOTPLUG" in os.environ:
+            machine.set_online(online)
+        remove_all(cgroups, BASE)
+
+
+def remove_all(cgroups: Cgroups, path: CgroupPath) -> None:
+    for child in cgroups.children(path):
+        remove_all(cgroups, child)
+    cgroups.remove(path)

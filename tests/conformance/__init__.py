@@ -1,0 +1,1 @@
+"""Replay of the kubelet's recorded answers: ``python -m tests.conformance FILE…``."""

@@ -1,0 +1,68 @@
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from agent.errors import EnvironmentProblem
+from agent.node import procfs
+
+
+@pytest.fixture(autouse=True)
+def _own_proc() -> Iterator[None]:
+    yield
+    procfs.use_proc_root(Path("/proc"))
+
+
+@pytest.fixture
+def proc(tmp_path: Path) -> Path:
+    (tmp_path / "sys/kernel/random").mkdir(parents=True)
+    (tmp_path / "sys/kernel/random/boot_id").write_text("7a0c-1\n")
+    (tmp_path / "stat").write_text("cpu 1 2 3\nbtime 1700000000\nprocesses 9\n")
+    names = ("MemTotal", "MemFree", "Buffers", "Cached", "Shmem", "Active", "Inactive", "Slab")
+    extra = ("MemAvailable", "SReclaimable")
+    (tmp_path / "meminfo").write_text("".join(f"{n}: 2048 kB\n" for n in names + extra))
+    procfs.use_proc_root(tmp_path)
+    return tmp_path
+
+
+def test_another_proc_file_system_is_read_once_it_is_named(proc: Path) -> None:
+    assert procfs.boot_time_s() == 1_700_000_000
+    assert procfs.boot_id() == "7a0c-1"
+    assert procfs.mem_total_bytes() == 2048 * 1024
+
+
+def test_this_process_is_found_by_the_number_that_its_proc_file_system_gives_it(proc: Path) -> None:
+    (proc / "self").symlink_to("4242")
+    (proc / "4242").mkdir()
+    ticks = os.sysconf("SC_CLK_TCK")
+    times = f"{3 * ticks} {2 * ticks}"
+    (proc / "4242/stat").write_text(
+        f"4242 (numalet) S 1 1 1 0 -1 0 0 0 0 0 {times} 0 0 20 0 1 0 100 0 0" + " 0" * 30
+    )
+    (proc / "4242/statm").write_text("1000 250 30 4 0 50 0\n")
+
+    assert procfs.own_rss_bytes() == 250 * os.sysconf("SC_PAGE_SIZE")
+    assert procfs.own_cpu_s() == pytest.approx(5.0)
+
+
+def test_the_real_proc_knows_this_process() -> None:
+    assert procfs.own_rss_bytes() > 1_000_000
+    assert 0 < procfs.own_cpu_s() < psutil.cpu_times().user + psutil.cpu_times().system
+    assert procfs.boot_id() == procfs.boot_id() != ""
+
+
+def test_a_missing_proc_file_system_is_named(tmp_path: Path) -> None:
+    procfs.use_proc_root(tmp_path)
+
+    for read in (procfs.boot_time_s, procfs.boot_id, procfs.mem_total_bytes, procfs.own_rss_bytes):
+        with pytest.raises(EnvironmentProblem, match=f"cannot read {tmp_path}/"):
+            read()
+
+
+def test_a_stat_file_without_boot_time_is_named(proc: Path) -> None:
+    (proc / "stat").write_text("cpu 1 2 3\n")
+
+    with pytest.raises(EnvironmentProblem, match="btime"):
+        procfs.boot_time_s()

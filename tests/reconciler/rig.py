@@ -1,0 +1,187 @@
+"""A node to live on: a simulated kernel, a state folder, and an agent that can be killed."""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from agent.core.cgroups import CgroupPath
+from agent.core.cpuset import CPUSet
+from agent.core.pods import CPU, MEMORY, Container, Pod, PodUID, Resources
+from agent.core.policy import Policy
+from agent.core.startup import Rules, start
+from agent.node.cgroup_layout import CgroupLayout
+from agent.node.checkpoint import CheckpointStore, Disk
+from agent.ports import GONE, Event, Gone, PodsListed, Remembered, Snapshot
+from agent.reconciler import Node, Reconciler
+from agent.simulation.kernel import SimulatedKernel
+from tests.node.fragile_disks import Clock, UnsyncedDisk
+from tests.strategies import GI, machine
+
+KUBEPODS = CgroupPath("kubepods")
+BURSTABLE = KUBEPODS / "burstable"
+BEST_EFFORT = KUBEPODS / "besteffort"
+
+
+class Killed(BaseException):
+    """The agent is killed, at this very instruction."""
+
+
+@dataclass
+class Countdown:
+    """Kills at the step with this number; None never does."""
+
+    left: int | None = None
+
+    def step(self) -> None:
+        if self.left is None:
+            return
+        if self.left == 0:
+            self.left = None
+            raise Killed
+        self.left -= 1
+
+
+class CountedDisk(UnsyncedDisk):
+    """Counts its operations down."""
+
+    def __init__(self, countdown: Countdown) -> None:
+        self._countdown = countdown
+
+    def write(self, fd: int, data: memoryview) -> int:
+        self._countdown.step()
+        return super().write(fd, data)
+
+    def fsync(self, fd: int) -> None:
+        self._countdown.step()
+
+    def rename(self, source: Path, target: Path) -> None:
+        self._countdown.step()
+        super().rename(source, target)
+
+    def fsync_folder(self, fd: int) -> None:
+        self._countdown.step()
+
+
+class WatchedKernel(SimulatedKernel):
+    """Counts the agent's changes down, and refuses what the agent must never write."""
+
+    countdown: Countdown
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        if file != "cgroup.subtree_control":
+            assert value.strip(), f"an empty value for {path}/{file}"
+            assert value != self.read(path, file), f"{path}/{file} says {value} already"
+        self.countdown.step()
+        return super().write(path, file, value)
+
+    def mkdir(self, path: CgroupPath) -> None:
+        self.countdown.step()
+        super().mkdir(path)
+
+    def remove(self, path: CgroupPath) -> None:
+        self.countdown.step()
+        super().remove(path)
+
+
+def equal(cpu_milli: int, gigabytes: int = 1) -> Resources:
+    amounts = {CPU: cpu_milli, MEMORY: gigabytes * GI}
+    return Resources(requests=amounts, limits=amounts)
+
+
+def exclusive_pod(name: str, *cpus: int) -> Pod:
+    """A pod with one container, ``c0`` and so on, for each number of exclusive CPUs."""
+    return Pod(
+        uid=PodUID(name),
+        name=name,
+        app_containers=tuple(
+            Container(name=f"c{i}", resources=equal(n * 1000)) for i, n in enumerate(cpus)
+        ),
+    )
+
+
+def shared_pod(name: str) -> Pod:
+    """A BestEffort pod with the container ``c0``."""
+    return Pod(uid=PodUID(name), name=name, app_containers=(Container(name="c0"),))
+
+
+def two_sockets() -> Rules:
+    """Two NUMA nodes of 8 cores without SMT; CPU 0 is reserved."""
+    return start(
+        machine(sockets=2, cores_per_node=8, threads=1),
+        Policy(
+            topology_policy="single-numa-node",
+            reserved_cpus=CPUSet([0]),
+            node_reservation={CPU: 1000, MEMORY: GI // 2},
+            reserved_memory=((0, {MEMORY: GI // 2}),),
+        ),
+    )
+
+
+@dataclass
+class World:
+    """Everything that outlives an agent, and the agent of the moment."""
+
+    rules: Rules
+    folder: Path
+    countdown: Countdown = field(default_factory=Countdown)
+    disk: Disk | None = None
+    observe: bool = False
+    on_idle: Callable[[object], None] = lambda _state: None
+    snapshots: list[Snapshot] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.layout = CgroupLayout(driver="cgroupfs")
+        (self.folder / "state").mkdir(exist_ok=True)
+        self.boot()
+        self.agent = self.start()
+
+    def boot(self) -> None:
+        """Start the machine: no cgroup is there yet."""
+        self.kernel = WatchedKernel(self.rules.topology, self.folder / "cgroup")
+        self.kernel.countdown = self.countdown
+
+    def store(self) -> CheckpointStore:
+        disk = self.disk or CountedDisk(self.countdown)
+        return CheckpointStore(self.folder / "state", Clock(), disk=disk)
+
+    def remembered(self) -> Remembered | None:
+        loaded = self.store().load()
+        assert loaded.notes == ()
+        return loaded.remembered
+
+    def start(self) -> Reconciler:
+        """Start an agent with what the state folder remembers; the one before it is forgotten."""
+        store = self.store()
+        node = Node(
+            rules=self.rules,
+            cgroups=self.kernel,
+            layout=self.layout,
+            store=store,
+            clock=Clock(),
+            mode="test",
+            cgroup_root=str(self.kernel.root),
+            observe=self.observe,
+            before_pass=self.kernel.absorb,
+        )
+        self.agent = Reconciler(node, store.load().remembered, self.snapshots.append)
+        return self.agent
+
+    def handle(self, *events: Event) -> Snapshot:
+        """Let the agent handle events, and return the last snapshot."""
+        for event in events:
+            self.agent.handle(event)
+        return self.snapshots[-1]
+
+    def listed(self, *pods: Pod) -> Snapshot:
+        return self.handle(PodsListed(pods))
+
+    def text(self, path: CgroupPath, file: str) -> str:
+        answer = self.kernel.read(path, file)
+        assert isinstance(answer, str), f"{path}/{file} is gone"
+        return answer
+
+    def effective(self, path: CgroupPath) -> CPUSet:
+        return CPUSet.parse(self.text(path, "cpuset.cpus.effective"))
+
+    def exists(self, path: CgroupPath) -> bool:
+        return self.kernel.identity(path) is not GONE
