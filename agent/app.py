@@ -20,7 +20,7 @@ from agent.core.cgroups import CgroupPath
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
-from agent.errors import EnvironmentProblem, InputError, StateFileError
+from agent.errors import EnvironmentProblem, InputError, LockedError, StateFileError
 from agent.logs import configure_logs
 from agent.node import kubelet_state
 from agent.node.cgroup_layout import CgroupLayout
@@ -108,12 +108,20 @@ class KubeletStateFiles:
         """Write both files if the state is another one; a failure is logged, and tried again."""
         if state is self._written:
             return
+        files = kubelet_state.render(self._rules, state)
         try:
-            kubelet_state.write(self._folder, kubelet_state.render(self._rules, state))
+            if not self._say(files):
+                kubelet_state.write(self._folder, files)
         except StateFileError as error:
             log.warning("kubelet_state_files", what=str(error))
         else:
             self._written = state
+
+    def _say(self, files: dict[str, str]) -> bool:
+        try:
+            return kubelet_state.read(self._folder) == tuple(files.values())
+        except StateFileError:
+            return False
 
 
 class Latest:
@@ -150,14 +158,25 @@ def run(options: RunOptions) -> None:
         configure_logs(config.log_format, config.log_level)
         for sentence in config.warnings:
             log.warning("configuration", what=sentence)
-        for sentence in config.filled_in:
-            log.info("filled_in", what=sentence)
+        if config.filled_in:
+            log.info("filled_in", what="; ".join(config.filled_in))
         lock = StateFolderLock(config.state_dir)
-        if not lock.acquire(wait_until=stop if options.wait_for_lock else None):
+        if not _acquire(lock, stop if options.wait_for_lock else None):
             return
         stack.callback(lock.release)
         options.on_start(place, config)
         _serve(options, place, config, rules, events, stack)
+
+
+def _acquire(lock: StateFolderLock, stop: threading.Event | None) -> bool:
+    """Take the lock; with ``stop`` say who has it, and wait until he ends or we are to stop."""
+    try:
+        return lock.acquire()
+    except LockedError as error:
+        if stop is None:
+            raise
+        log.warning("waiting_for_lock", what=str(error))
+    return lock.acquire(wait_until=stop)
 
 
 def _stop_on_signals(

@@ -24,7 +24,7 @@ from agent.config import AgentConfig, describe, load
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
-from agent.errors import InputError, NumaletError
+from agent.errors import EnvironmentProblem, InputError, NumaletError, StateFileError
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
 from agent.ports import Snapshot
@@ -64,6 +64,9 @@ def main() -> None:
     except BrokenPipeError:
         sys.stderr.close()
         sys.exit(1)
+    except OSError as error:
+        print(f"numalet: {error}", file=sys.stderr)
+        sys.exit(EnvironmentProblem.exit_status)
 
 
 def _version(wanted: bool) -> None:
@@ -106,6 +109,8 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         return
     if pods is None:
         raise InputError("say where pods come from: --pods kubernetes, or --pods FOLDER")
+    if pods != app.KUBERNETES and not Path(pods).is_dir():
+        raise InputError("is not a folder: make it, or name another one", where=f"--pods {pods}")
     options = app.RunOptions(
         pods="kubernetes" if pods == app.KUBERNETES else Path(pods),
         node_name=node_name,
@@ -160,6 +165,8 @@ class _TablePrinter:
 def _machine(simulate: Path | None, sysfs: Path | None) -> Iterator[NodeTopology]:
     if simulate is not None and sysfs is not None:
         raise InputError("--simulate and --sysfs exclude each other: give one of them")
+    if sysfs is not None and not sysfs.is_dir():
+        raise InputError("is not a folder: name a copy of a whole /sys", where=f"--sysfs {sysfs}")
     if simulate is not None:
         with app.simulated_topology(simulate) as topology:
             yield topology
@@ -221,7 +228,10 @@ def plan_command(  # noqa: PLR0913, PLR0917 - one parameter an option
 def _state(path: Path | None, rules: Rules) -> NodeState:
     if path is None:
         return rules.initial_state()
-    return state_cli.read_copies(path).newest.remembered.state
+    try:
+        return state_cli.read_copies(path).newest.remembered.state
+    except StateFileError as error:
+        raise InputError(str(error), where="--state") from error
 
 
 def _print_planned(planned: Planned, output: Output) -> None:

@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
@@ -31,8 +31,13 @@ class Enforced:
 class Enforcer:
     """Enforces desired values on one hierarchy; remembers only what it has verified."""
 
-    def __init__(self, cgroups: Cgroups) -> None:
+    def __init__(self, cgroups: Cgroups, memory_nodes: NodeSet | None = None) -> None:
+        """Enforce on ``cgroups``; ``memory_nodes`` are what a cgroup may use that is bound to none.
+
+        Without ``memory_nodes`` such a cgroup keeps what its ``cpuset.mems`` says.
+        """
         self._cgroups = cgroups
+        self._memory_nodes = memory_nodes
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
 
     def enforce(self, desired: Mapping[CgroupPath, CgroupValues]) -> Enforced:
@@ -44,8 +49,9 @@ class Enforcer:
         """
         problems: list[str] = []
         observed = self._observe(desired, problems)
-        drift = tuple(self._drift(desired, observed))
-        writes = self._write(desired, observed, problems)
+        wanted = {path: self._unbound(desired[path], seen) for path, (_, seen) in observed.items()}
+        drift = tuple(self._drift(desired, wanted, observed))
+        writes = self._write(wanted, observed, problems)
         if writes:
             observed = self._observe(desired, problems)
         for path, (identity, seen) in observed.items():
@@ -59,6 +65,15 @@ class Enforcer:
         for path in self._settled.keys() - observed.keys():
             del self._settled[path]
         return Enforced(writes=writes, drift=drift, problems=tuple(dict.fromkeys(problems)))
+
+    def _unbound(self, want: CgroupValues, have: CgroupValues) -> CgroupValues:
+        """Give all nodes back where a list is left of what a pod was before, or of somebody else.
+
+        The list cannot be emptied while processes run (cgroup2-facts section 1).
+        """
+        if want.mems is None and self._memory_nodes and have.mems not in (None, self._memory_nodes):
+            return replace(want, mems=self._memory_nodes)
+        return want
 
     def _write(
         self, desired: Mapping[CgroupPath, CgroupValues], observed: Observed, problems: list[str]
@@ -124,6 +139,7 @@ class Enforcer:
     def _drift(
         self,
         desired: Mapping[CgroupPath, CgroupValues],
+        wanted: Mapping[CgroupPath, CgroupValues],
         observed: Observed,
     ) -> Iterable[tuple[str, str]]:
         """Yield what somebody else changed since a value was verified and still is desired."""
@@ -134,7 +150,7 @@ class Enforcer:
             if settled[0] != identity:
                 yield RECREATED, f"{path} was removed and made again"
                 continue
-            changed = _differences(desired[path], seen)
+            changed = _differences(wanted[path], seen)
             for file, want, have in changed:
                 yield FOREIGN_WRITE, f"{path}/{file} says {have!r} instead of {want!r}"
             mismatch = None if changed else _mismatch(path, desired[path], seen)

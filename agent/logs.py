@@ -1,10 +1,21 @@
 """Logging: structlog events on standard error, as lines for people or JSON for programs."""
 
+import contextlib
 import logging
 import sys
 from typing import Literal
 
 import structlog
+
+
+class _Lines(structlog.PrintLogger):
+    """Prints lines; where that fails (a full disk, a reader that is gone) the agent goes on."""
+
+    def msg(self, message: str) -> None:
+        with contextlib.suppress(OSError):
+            super().msg(message)
+
+    debug = info = warning = error = critical = exception = msg
 
 
 def configure_logs(
@@ -29,7 +40,7 @@ def configure_logs(
     structlog.configure(
         processors=[*shared, *render],
         wrapper_class=structlog.make_filtering_bound_logger(level),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_args: _Lines(sys.stderr),
         cache_logger_on_first_use=False,
     )
     handler = logging.StreamHandler(sys.stderr)

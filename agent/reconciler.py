@@ -6,25 +6,21 @@ publishes.
 
 import queue
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Protocol
 
 import structlog
 
+from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.admission import Admitted, admit, remove
-from agent.core.cgroups import CgroupPath, CgroupValues
-from agent.core.claims import has_annotated_budget
-from agent.core.desired import PodCgroups, desired_values
-from agent.core.plan import CPUS_FILE
-from agent.core.pods import Pod, PodUID, QosClass, qos_class
+from agent.core.desired import desired_values
+from agent.core.pods import Pod, PodUID
 from agent.core.restore import fits, rebuild
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.enforcer import Enforcer
 from agent.errors import CgroupError, InputError, StateFileError
 from agent.ports import (
-    GONE,
     Cgroups,
     CheckpointStore,
     Clock,
@@ -45,26 +41,6 @@ from agent.ports import (
 log = structlog.get_logger(component="reconciler")
 
 
-class Layout(Protocol):
-    """Where cgroups are; see `agent.node.cgroup_layout`."""
-
-    def kubepods(self) -> CgroupPath:
-        """Return the cgroup above all pods."""
-        ...
-
-    def qos_parent(self, qos: QosClass) -> CgroupPath:
-        """Return the cgroup above the pods of one class."""
-        ...
-
-    def pod(self, pod: Pod, qos: QosClass) -> CgroupPath:
-        """Return a pod's cgroup."""
-        ...
-
-    def container(self, pod_path: CgroupPath, name: str) -> CgroupPath:
-        """Return the cgroup of a container, where the agent itself makes it."""
-        ...
-
-
 @dataclass(frozen=True, kw_only=True)
 class Node:
     """What the reconciler works on; ``mode`` is for people."""
@@ -79,7 +55,7 @@ class Node:
     observe: bool = False
     drift_interval_s: float = 10.0
     on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
-    """Called with the saved state when no event is waiting: for what nobody waits for."""
+    """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
     before_pass: Callable[[], object] = field(default=lambda: None)
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
 
@@ -92,7 +68,9 @@ class Reconciler:
     ) -> None:
         self._node = node
         self._publish = publish
-        self._enforcer = Enforcer(node.cgroups)
+        memory_nodes = node.rules.topology.memory_nodes if node.rules.manages_memory else None
+        self._enforcer = Enforcer(node.cgroups, memory_nodes)
+        self._tree = CgroupTree(node.cgroups, node.layout, knows_budgets=node.rules.knows_budgets)
         self._pods: dict[PodUID, Pod] = {}
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
@@ -100,8 +78,8 @@ class Reconciler:
         """Who has gone, though the checkpoint may not say so yet."""
         self._rejections: dict[PodUID, Rejection] = {}
         self._inputs: dict[str, str] = {}
-        self._complaints: dict[PodUID, tuple[str, str]] = {}
-        """By pod: its name, and why it cannot be as its source wants it."""
+        self._complaints: dict[PodUID, tuple[Pod, str]] = {}
+        """Pods as their source wants them, and why they cannot be so."""
         self._source = SourceState(healthy=False, detail="no list of pods yet")
         self._listed = False
         self._problems: tuple[str, ...] = ()
@@ -119,6 +97,7 @@ class Reconciler:
         while True:
             event = self._next(events)
             if isinstance(event, Stop):
+                self._idle()
                 log.info("stopping", why=event.why, cgroups="left as they are")
                 return
             self.handle(event)
@@ -127,15 +106,19 @@ class Reconciler:
         try:
             return events.get_nowait()
         except queue.Empty:
-            if not self._node.observe:
-                self._node.on_idle(self._durable.state)
+            self._idle()
         try:
             return events.get(timeout=self._node.drift_interval_s)
         except queue.Empty:
             return Tick()
 
+    def _idle(self) -> None:
+        if not self._node.observe:
+            self._node.on_idle(self._durable.state)
+
     def handle(self, event: Event) -> None:
         """Do everything that follows from one event."""
+        self._node.before_pass()
         match event:
             case PodsListed(pods):
                 self._take_list(pods)
@@ -165,9 +148,11 @@ class Reconciler:
     def _take_list(self, pods: tuple[Pod, ...]) -> None:
         """Take a complete list: who is not in it has gone."""
         self._listed = True
-        self._note_source(SourceState(healthy=True, detail="the list of pods is complete"))
+        if not self._source.healthy:
+            self._note_source(SourceState(healthy=True, detail="the list of pods is complete"))
         for uid in (self._pods.keys() | self._state.pods.keys()) - {pod.uid for pod in pods}:
             self._depart(uid)
+        self._release_departed([])  # who has gone makes room; what is in the way is told later
         for pod in pods:
             self._take_in(pod)
 
@@ -176,11 +161,11 @@ class Reconciler:
         self._departing.pop(pod.uid, None)
         known = self._pods.get(pod.uid)
         try:
-            path = self._cgroups_of(pod).path
+            path = self._tree.of(pod).path
         except InputError as error:
             self._complain(pod, str(error))
             return
-        if known is not None and self._cgroups_of(known).path != path:
+        if known is not None and self._tree.of(known).path != path:
             self._departing[pod.uid] = pod
         elif known is not None and _asks_the_same(known, pod):
             self._pods[pod.uid] = pod
@@ -197,12 +182,12 @@ class Reconciler:
             self._rejections.pop(pod.uid, None)
             self._complaints.pop(pod.uid, None)
             log.info("pod_admitted", pod=pod.full_name, uid=pod.uid)
+        elif known is not None and pod.uid not in self._rejections:
+            # What runs keeps its placement: the new demand does not fit.
+            self._complain(pod, f"{verdict.reason}: {verdict.message}")
+            return
         else:
             self._decisions[verdict.reason] += 1
-            if known is not None and pod.uid not in self._rejections:
-                # What runs keeps its placement: the new demand does not fit.
-                self._complain(pod, f"{verdict.reason}: {verdict.message}")
-                return
             self._rejections[pod.uid] = Rejection(verdict.reason, verdict.message)
             log.warning(
                 "pod_rejected", pod=pod.full_name, reason=verdict.reason, message=verdict.message
@@ -241,17 +226,19 @@ class Reconciler:
             log.warning("input_rejected", where=where, reason=reason)
 
     def _complain(self, pod: Pod, reason: str) -> None:
-        complaint = (pod.full_name, reason)
-        if self._complaints.get(pod.uid) != complaint:
-            self._complaints[pod.uid] = complaint
+        if self._complaints.get(pod.uid) != (pod, reason):
+            self._complaints[pod.uid] = (pod, reason)
             log.warning("input_rejected", where=pod.full_name, reason=reason)
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
-        self._node.before_pass()
         problems: list[str] = []
         self._release_departed(problems)
-        if not self._node.observe:
+        for pod, _ in tuple(self._complaints.values()):
+            self._take_in(pod)  # there may be room now
+        if self._node.observe:
+            self._released.clear()
+        else:
             self._checkpoint(problems)
             self._enforce(problems)
         self._note_problems(tuple(dict.fromkeys(problems)))
@@ -268,7 +255,8 @@ class Reconciler:
             state=self._state,
             pods=tuple(self._pods.values()),
             rejections=dict(self._rejections),
-            rejected_inputs=self._inputs | dict(self._complaints.values()),
+            rejected_inputs=self._inputs
+            | {pod.full_name: reason for pod, reason in self._complaints.values()},
             source=self._source,
             ready=self._listed and (node.observe or self._durable.state is self._state),
             cgroup_root=node.cgroup_root,
@@ -294,55 +282,28 @@ class Reconciler:
 
     def _enforce(self, problems: list[str]) -> None:
         pods = [
-            self._cgroups_of(pod)
+            self._tree.of(pod)
             for uid, pod in self._durable.pods.items()
             if uid not in self._released
         ]
-        self._make_missing((*self._qos_parents(), *_paths(pods)), problems)
-        done = self._enforcer.enforce(self._desired(pods))
+        problems += self._tree.make_missing(pods)
+        done = self._enforcer.enforce(
+            desired_values(self._node.rules, self._durable.state, pods, self._tree.qos_parents)
+        )
         self._writes.update(done.writes)
         for cause, sentence in done.drift:
             self._drift[cause] += 1
             log.warning("drift", cause=cause, what=sentence)
         problems += done.problems
 
-    def _make_missing(self, paths: Iterable[CgroupPath], problems: list[str]) -> None:
-        """Make cgroups that are not there, or that somebody took the cpuset controller from."""
-        for path in paths:
-            try:
-                if self._node.cgroups.read(path, CPUS_FILE) is GONE:
-                    self._node.cgroups.make(path)
-            except CgroupError as error:
-                problems.append(str(error))
-
-    def _qos_parents(self) -> tuple[CgroupPath, ...]:
-        """Return the parents that are narrowed: not that of Guaranteed pods, which is above all."""
-        layout = self._node.layout
-        return tuple(sorted({layout.qos_parent(qos) for qos in QosClass} - {layout.kubepods()}))
-
-    def _desired(self, pods: Iterable[PodCgroups]) -> dict[CgroupPath, CgroupValues]:
-        parents = self._qos_parents()
-        return desired_values(self._node.rules, self._durable.state, pods, parents)
-
-    def _cgroups_of(self, pod: Pod) -> PodCgroups:
-        layout = self._node.layout
-        path = layout.pod(pod, self._qos_of_cgroup(pod))
-        return PodCgroups(
-            pod=pod,
-            path=path,
-            leaves={layout.container(path, c.name): c.name for c in pod.containers},
-        )
-
-    def _qos_of_cgroup(self, pod: Pod) -> QosClass:
-        """Return the class by which the kubelet chose the parent: it reads no annotation."""
-        by_budget = self._node.rules.knows_budgets and not has_annotated_budget(pod)
-        return qos_class(pod, pod_level_resources=by_budget)
-
     def _release_departed(self, problems: list[str]) -> None:
         """Let go of pods that the source no longer knows, once nothing runs in them."""
         for uid, successor in tuple(self._departing.items()):
             try:
-                has_ended = self._remove_unpopulated(self._cgroups_of(self._pods[uid]).path)
+                path = self._tree.of(self._pods[uid]).path
+                has_ended = not self._tree.is_populated(path)
+                if has_ended and not self._node.observe:
+                    self._tree.remove(path)
             except CgroupError as error:
                 problems.append(str(error))
                 continue
@@ -354,20 +315,6 @@ class Reconciler:
                 why = "its new QoS class means another cgroup: end what runs in the pod first"
                 self._complain(successor, why)
 
-    def _remove_unpopulated(self, path: CgroupPath) -> bool:
-        """Remove a cgroup with all below it, unless something runs there; return whether not."""
-        events = self._node.cgroups.read(path, "cgroup.events")
-        if isinstance(events, str) and "populated 1" in events:
-            return False
-        if not self._node.observe:
-            self._remove_tree(path)
-        return True
-
-    def _remove_tree(self, path: CgroupPath) -> None:
-        for child in self._node.cgroups.children(path):
-            self._remove_tree(child)
-        self._node.cgroups.remove(path)
-
     def _forget(self, uid: PodUID) -> None:
         pod = self._pods.pop(uid)
         self._departing.pop(uid, None)
@@ -376,12 +323,6 @@ class Reconciler:
         self._complaints.pop(uid, None)
         self._state = remove(self._state, uid)
         log.info("pod_released", pod=pod.full_name, uid=uid)
-
-
-def _paths(pods: Iterable[PodCgroups]) -> Iterator[CgroupPath]:
-    for cgroups in pods:
-        yield cgroups.path
-        yield from cgroups.leaves
 
 
 def _asks_the_same(known: Pod, pod: Pod) -> bool:

@@ -46,7 +46,7 @@ class Copies:
     def newest(self) -> Decoded:
         """The copy that counts; raises `StateFileError` where there is none."""
         if not self.whole:
-            raise StateFileError("; ".join(self.problems) or "there is no checkpoint")
+            raise StateFileError("; ".join(("no checkpoint that can be used", *self.problems)))
         return max(self.whole.values(), key=lambda copy: copy.generation)
 
 
@@ -58,7 +58,9 @@ def read_copies(path: Path) -> Copies:
     for file in files:
         try:
             whole[file] = decode(file.read_bytes())
-        except (OSError, Damaged, NewerVersion) as error:
+        except OSError as error:
+            problems.append(f"{file}: cannot be read: {error.strerror}")
+        except (Damaged, NewerVersion) as error:
             problems.append(f"{file}: {error}")
     return Copies(whole, tuple(problems))
 

@@ -18,7 +18,8 @@ from agent.core.topology import NodeTopology
 Json = dict[str, Any]
 
 _STYLES = {"exclusive": "bold green", "pod-shared": "cyan", "node-shared": "", "rejected": "red"}
-_WIDTH_OF_A_FILE = 160
+_WIDTH_OF_A_FILE = 100_000
+"""No line is ever wrapped or cut where a program reads it; tables take what they need."""
 
 
 def console() -> Console:
@@ -98,7 +99,8 @@ def print_state(out: Console, document: Json) -> None:
         table.add_row(Text(name, style="bold"), "", pod["cpuPool"] or "-", "")
         for c in pod["containers"]:
             amounts = (f"{format_bytes(b)} on {nodes}" for nodes, b in c["memory"].items())
-            table.add_row("", c["name"], c["cpus"] or "-", ", ".join(amounts) or "-")
+            memory = ", ".join(amounts) or "-"
+            table.add_row("", Text(c["name"]), c["cpus"] or "-", memory)
     out.print(table)
     out.print(Text(f"default CPU set: {document['defaultCpuSet'] or 'empty'}"))
     for uid, rejection in document["rejected"].items():
@@ -118,7 +120,8 @@ def print_explanation(out: Console, pod: Json) -> None:
         table.add_column(title, no_wrap=title != "WHY")
     for c in pod["containers"]:
         verdict = Text(c["verdict"], style=_STYLES[c["verdict"]])
-        table.add_row(c["name"], verdict, c["cpus"], c["mems"] or "-", c["cpuMax"], c["reason"])
+        values = (c["cpus"], c["mems"] or "-", c["cpuMax"])
+        table.add_row(c["name"], verdict, *values, Text(c["reason"]))
     out.print(table)
 
 

@@ -337,10 +337,10 @@ def memory_tables(draw: st.DrawFn, topology: NodeTopology) -> dict[int, NodeMemo
     ids = [node.id for node in topology.nodes]
     types = (MEMORY, HUGE, "hugepages-1Gi")
     group_of = {node: draw(st.integers(0, len(ids) - 1)) for node in ids}
-    grouped = draw(st.booleans())
+    grouped, busy = draw(st.booleans()), draw(st.booleans())
     tables = {}
     for node in ids:
-        assignments = draw(st.integers(0, 2))
+        assignments = draw(st.integers(0, 2)) if busy else 0
         group = [n for n in ids if group_of[n] == group_of[node]] if grouped else [node]
         by_type = {}
         for name in types:

@@ -46,10 +46,10 @@ nor pulls the pod to a NUMA node where its app does not fit.  The kubelet places
 and alone.  A pod that only the kubelet's order can place is placed in that order."""
 
 INIT_APART = "init_apart"
-"""Opt-in.  The exclusive CPUs of an init container are never those of another container of its pod.
-The kubelet hands the CPUs of ordinary init containers on.  Such a pod needs room for everybody at a
-time: without a budget it holds the sum, and a budget has to cover the sum.  Memory is handed on as
-before.  Wins over `INIT_INSIDE_APP`."""
+"""Opt-in.  The exclusive CPUs of an init container are neither among the exclusive CPUs of another
+container of its pod nor in the pod shared pool.  The kubelet hands the CPUs of ordinary init
+containers on.  Such a pod needs room for everybody at a time: without a budget it holds the sum, and a
+budget has to cover the sum.  Memory is handed on as before.  Wins over `INIT_INSIDE_APP`."""
 
 HUGEPAGE_POOL_RULE = "hugepage_pool_rule"
 """Opt-in.  A container that asks for no hugepages does not need any in the pod shared pool, so

@@ -74,12 +74,16 @@ def container_cpus(demand: Demand, state: NodeState, name: str | None) -> CPUSet
     """Return the CPUs that a container may use.
 
     One whose name is not known (None) gets the pod shared pool (the pool, if that is empty), never a
-    sibling's slice; where the pod has no pool, the default set.
+    sibling's slice.  Where the pod has no pool it gets the default set, or what the pod holds if
+    that is all that the pod may use.
     """
     entry = state.pods.get(demand.pod.uid, PodEntry())
-    if name is None and entry.pool is not None:
+    shared = node_shared(demand.rules, state)
+    if name is not None:
+        return entry.cpus.get(name) or shared
+    if entry.pool is not None:
         return shared_pool(demand, entry) or entry.pool
-    return entry.cpus.get(name or "") or node_shared(demand.rules, state)
+    return shared if _shares_node(demand.pod, entry) else entry.held
 
 
 def shared_pool(demand: Demand, entry: PodEntry) -> CPUSet:
@@ -126,11 +130,15 @@ def _pod_values(
 
 def _pod_cpus(demand: Demand, state: NodeState, entry: PodEntry) -> CPUSet:
     """Return the union of what the pod's containers may use, whether they run yet or not."""
-    cpus, pod = entry.held, demand.pod
-    shares_node = any(c.name not in entry.cpus for c in pod.containers)
-    if shares_node or pod.ephemeral_containers:
+    cpus = entry.held
+    if _shares_node(demand.pod, entry):
         cpus |= node_shared(demand.rules, state)
     return cpus
+
+
+def _shares_node(pod: Pod, entry: PodEntry) -> bool:
+    """Tell whether some container of a pod runs on the default CPU set."""
+    return bool(pod.ephemeral_containers) or any(c.name not in entry.cpus for c in pod.containers)
 
 
 def _pod_mems(pod: Pod, entry: PodEntry) -> NodeSet | None:

@@ -1,14 +1,20 @@
 """``/metrics``, ``/healthz`` and ``/readyz`` over HTTP."""
 
+import socket
+import sys
 import threading
 from collections.abc import Callable
 from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import BaseHTTPRequestHandler
+from socketserver import ThreadingTCPServer
 
+import structlog
 from prometheus_client import CONTENT_TYPE_LATEST
 
 from agent.errors import EnvironmentProblem
 from agent.ports import Snapshot
+
+log = structlog.get_logger(component="http")
 
 Answer = tuple[HTTPStatus, str, bytes]
 _TEXT = "text/plain; charset=utf-8"
@@ -22,13 +28,15 @@ class HttpServer:
         self, address: str, metrics: Callable[[], bytes], current: Callable[[], Snapshot]
     ) -> None:
         host, _, port = address.rpartition(":")
+        host = host.strip("[]")
         routes: dict[str, Callable[[], Answer]] = {
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, metrics()),
             "/healthz": lambda: (HTTPStatus.OK, _TEXT, b"ok\n"),
             "/readyz": lambda: _readiness(current()),
         }
         try:
-            self._server = _Server((host.strip("[]"), int(port)), _handler(routes))
+            server = _ServerV6 if ":" in host else _Server
+            self._server = server((host, int(port)), _handler(routes))
         except OSError as error:
             raise EnvironmentProblem(
                 f"cannot listen on {address}: {error.strerror or error}; "
@@ -54,10 +62,24 @@ class HttpServer:
         self._thread.join()
 
 
-class _Server(ThreadingHTTPServer):
+class _Server(ThreadingTCPServer):
+    """As `http.server.HTTPServer`, but without its look-up of the host's name in the DNS."""
+
+    allow_reuse_address = True
     daemon_threads = True
     # A client that keeps its connection must not hold up the end of the agent.
     block_on_close = False
+
+    def handle_error(self, request: object, client_address: object) -> None:
+        """Log what went wrong, unless the client just went away."""
+        del request
+        error = sys.exception()
+        if not isinstance(error, OSError):
+            log.error("request_failed", client=str(client_address), exc_info=error)
+
+
+class _ServerV6(_Server):
+    address_family: int = socket.AF_INET6
 
 
 def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHandler]:
@@ -87,4 +109,5 @@ def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHan
 def _readiness(snapshot: Snapshot) -> Answer:
     if snapshot.ready:
         return HTTPStatus.OK, _TEXT, b"ok\n"
-    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{snapshot.source.detail}\n".encode()
+    reason = "; ".join(snapshot.problems) or snapshot.source.detail
+    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{reason}\n".encode()

@@ -13,7 +13,10 @@ from agent.errors import EnvironmentProblem
 from agent.ports import Snapshot
 from agent.report.verdicts import Json, plan_document
 
-_SEND_TIMEOUT_S = 5.0
+_SEND_TIMEOUT_S = 1.0
+"""For as long as this one client that does not read holds up the others, or the agent's end."""
+
+_PAUSE_S = 0.1
 _MODE = 0o600
 
 
@@ -62,7 +65,8 @@ class StatusServer:
         while not self._stop.is_set():
             try:
                 connection, _ = self._socket.accept()
-            except OSError:
+            except OSError:  # closed; or out of file descriptors, for a while
+                self._stop.wait(_PAUSE_S)
                 continue
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(_SEND_TIMEOUT_S)
@@ -74,7 +78,8 @@ def _listen(path: Path) -> socket.socket:
     listening = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        path.unlink(missing_ok=True)
+        if path.is_socket():
+            path.unlink()
         mask = os.umask(0o777 & ~_MODE)
         try:
             listening.bind(str(path))

@@ -12,8 +12,18 @@ from typing import Any
 import yaml
 
 from agent.core.cpuset import CPUSet, NodeSet
-from agent.core.pods import CPU, MEMORY, MILLI, Amounts, Container, Kind, Pod, PodUID, Resources
-from agent.core.pods import qos_class as qos_of
+from agent.core.pods import (
+    CPU,
+    MEMORY,
+    MILLI,
+    Amounts,
+    Container,
+    Kind,
+    Pod,
+    PodUID,
+    Resources,
+    qos_class,
+)
 from agent.core.policy import Policy
 from agent.core.quantity import milli_cpu, whole_bytes
 from agent.core.restore import rebuild
@@ -40,7 +50,6 @@ SYSTEM_MEMORY = 100 << 20
 SMALL = "64Mi"
 """Memory of a container that says none in a Guaranteed pod."""
 
-_QOS = {"G": "Guaranteed", "BU": "Burstable", "BE": "BestEffort"}
 _CPU_OPTIONS = {
     "strict_reserved": STRICT_RESERVATION,
     "full_cores_only": FULL_PCPUS_ONLY,
@@ -277,7 +286,7 @@ def _pod(name: str, raw: Mapping[str, Json]) -> Pod:
     )
     unknown = parts.keys() - {"restart", "created"}  # neither is told to the core
     assert not unknown, f"pod {name} with {unknown}, which is not understood"
-    assert qos_of(pod) == _QOS[qos]
+    assert qos_class(pod).upper().startswith(qos)
     return pod
 
 
@@ -322,6 +331,8 @@ def remembered_state(
         PodUID(uid): _pool(pods[PodUID(uid)], of) for uid, of in raw.get("pod_entries", {}).items()
     }
     state = rebuild(rules, entries)
+    for i, amount in raw.get("booked", {}).items():
+        assert state.memory[i].tables[MEMORY].reserved == whole_bytes(str(amount))
     if "default" in raw:
         state = replace(state, default=CPUSet.parse(raw["default"]))
     return replace(state, memory=_with_totals(state, raw.get("memory", {})))

@@ -67,8 +67,8 @@ class Answer:
 
 PLAIN = Answer("as it stands")
 ANSWERS = {
-    "PC-01": Answer("opt-in", frozenset({INIT_INSIDE_APP})),
-    "PC-02": Answer("opt-in", frozenset({INIT_INSIDE_APP})),
+    "PC-01": Answer("ours if switched on", frozenset({INIT_INSIDE_APP})),
+    "PC-02": Answer("ours if switched on", frozenset({INIT_INSIDE_APP})),
     "PC-08": Answer("ours at all times: double_allocation spares a core that is reserved in part"),
     "PC-10": Answer(
         "the kubelet's: 12 CPUs // 7 cores is 1, so the two cores with one thread left are whole",

@@ -161,6 +161,62 @@ def test_six_and_seven_nodes_agree_with_the_enumeration_too(question: Question) 
     check_merges(question)
 
 
+NODES = 4
+ALL_NODES = frozenset(range(NODES))
+masks_of_some = st.integers(1, (1 << NODES) - 1)
+families = st.builds(
+    lambda universe, sums, must, least: Loose(universe, tuple(sums), must & universe, least),
+    masks_of_some,
+    st.lists(
+        st.builds(
+            Sum,
+            st.fixed_dictionaries({1 << n: st.integers(0, 3) for n in range(NODES)}),
+            st.integers(0, 7),
+        ),
+        max_size=2,
+    ),
+    st.one_of(st.just(0), masks_of_some),
+    st.integers(1, 2),
+)
+any_lists = st.builds(
+    HintList,
+    preferred_size=st.integers(1, 3),
+    loose=st.one_of(st.none(), families, families),
+    listed=st.frozensets(masks_of_some, max_size=3),
+    preferred_sockets=st.sampled_from((0, 0, 1, 2)),
+    sockets_of_node=st.fixed_dictionaries(
+        {1 << n: st.sampled_from((0b01, 0b10, 0b11, 0b100)) for n in range(NODES)}
+    ),
+)
+any_offers = st.builds(
+    Offer,
+    st.just("some"),
+    st.sampled_from((("a",), ("a",), ("a", "b"))),
+    st.one_of(st.none(), any_lists, any_lists, any_lists),
+)
+
+
+@given(st.lists(any_offers, min_size=1, max_size=3))
+@settings(max_examples=700, deadline=None)
+def test_lists_that_no_manager_makes_are_merged_by_the_same_rules(offers: list[Offer]) -> None:
+    lists = brute_force.lists_of(
+        (
+            len(offer.resources),
+            None if offer.hints is None else [(nodes_of(m), p) for m, p in offer.hints.enumerate()],
+        )
+        for offer in offers
+    )
+    merger = Merger((1 << NODES) - 1)
+    merged = merger.merge(offers)
+    assert (nodes_of(merged.mask), merged.preferred) == brute_force.merge(lists, ALL_NODES, None)
+    preferred = merger.merge_preferred(offers)
+    assert preferred.preferred == merged.preferred
+    assert not preferred.preferred or preferred == merged
+    single = merger.merge_single_node(offers)
+    expected = brute_force.merge_single_node(lists, ALL_NODES)
+    assert (nodes_of(single.mask), single.preferred) == expected
+
+
 @given(questions(few_nodes))
 @settings(max_examples=100, deadline=None)
 def test_the_merged_hint_is_one_that_every_preferred_list_has(question: Question) -> None:

@@ -9,9 +9,9 @@ from hypothesis import given, settings
 from agent.core.admission import Admitted, Rejected, admit, container_starts, remove
 from agent.core.cpuset import CPUSet
 from agent.core.demand import Demand
-from agent.core.departures import READMIT
+from agent.core.departures import INIT_APART, READMIT
 from agent.core.desired import shared_pool
-from agent.core.pods import Kind, Pod, PodUID
+from agent.core.pods import Container, Kind, Pod, PodUID
 from agent.core.startup import STRICT_RESERVATION, Rules
 from agent.core.state import MemoryTable, NodeState, PodEntry
 from tests.strategies import Add, Start, Step, histories, pods, rules
@@ -99,33 +99,41 @@ def test_reserved_cpus_belong_to_nobody(rules: Rules, history: Sequence[Step]) -
             assert entry.held.isdisjoint(rules.reserved)
 
 
+def slices(demand: Demand, entry: PodEntry) -> list[tuple[Container, CPUSet]]:
+    """Return the exclusive slices of a pod's containers, in their order."""
+    containers = [c for c in demand.pod.containers if demand.cpus[c.name]]
+    return [(c, entry.cpus[c.name]) for c in containers if c.name in entry.cpus]
+
+
 @given(rules(), histories())
 @promise
-def test_slices_in_a_pod_are_apart_but_for_init_containers_that_end(
+def test_slices_of_containers_that_run_together_are_apart(
     rules: Rules, history: Sequence[Step]
 ) -> None:
-    # An ordinary init container ends before anything after it starts, and the kubelet hands its
-    # CPUs on, so only sidecars that started before it must be kept apart from it.
+    # An ordinary init container ends before anything after it starts, and its CPUs are handed on.
     for moment in moments(rules, history):
         for uid, entry in moment.state.pods.items():
-            pod = moment.pods[uid]
-            demand = Demand(rules, pod)
-            exclusive = {
-                c.name: entry.cpus[c.name]
-                for c in pod.containers
-                if demand.cpus[c.name] and c.name in entry.cpus
-            }
-            stays = [c.name for c in pod.containers if c.kind is not Kind.INIT]
-            slices = [exclusive[name] for name in stays if name in exclusive]
-            assert all(a.isdisjoint(b) for a, b in combinations(slices, 2))
-            pool = shared_pool(demand, entry)
-            assert all(pool.isdisjoint(s) for s in slices)
-            assert all(len(cpus) == demand.cpus[name] for name, cpus in exclusive.items())
-            for i, c in enumerate(pod.init_containers):
-                for earlier in pod.init_containers[:i]:
-                    if earlier.kind is Kind.SIDECAR and earlier.name in exclusive:
-                        mine = entry.cpus.get(c.name, CPUSet())
-                        assert c.name not in exclusive or mine.isdisjoint(exclusive[earlier.name])
+            demand = Demand(rules, moment.pods[uid])
+            of_all = slices(demand, entry)
+            stay = [cpus for c, cpus in of_all if c.kind is not Kind.INIT]
+            apart = [cpus for _, cpus in of_all] if INIT_APART in rules.policy.departures else stay
+            assert all(a.isdisjoint(b) for a, b in combinations(apart, 2))
+            assert all(shared_pool(demand, entry).isdisjoint(cpus) for cpus in stay)
+            assert all(len(cpus) == demand.cpus[c.name] for c, cpus in of_all)
+
+
+@given(rules(), histories())
+@promise
+def test_what_starts_after_a_sidecar_keeps_off_its_slice(
+    rules: Rules, history: Sequence[Step]
+) -> None:
+    for moment in moments(rules, history):
+        for uid, entry in moment.state.pods.items():
+            containers = moment.pods[uid].containers
+            for sidecar, cpus in slices(Demand(rules, moment.pods[uid]), entry):
+                if sidecar.kind is Kind.SIDECAR:
+                    later = containers[containers.index(sidecar) + 1 :]
+                    assert all(cpus.isdisjoint(entry.cpus.get(c.name, CPUSet())) for c in later)
 
 
 @given(rules(), histories())

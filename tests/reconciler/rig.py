@@ -1,6 +1,5 @@
 """A node to live on: a simulated kernel, a state folder, and an agent that can be killed."""
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -82,6 +81,10 @@ class WatchedKernel(SimulatedKernel):
         self.countdown.step()
         super().remove(path)
 
+    def vanish(self, path: CgroupPath) -> None:
+        """Somebody else removes a cgroup."""
+        super().remove(path)
+
 
 def equal(cpu_milli: int, gigabytes: int = 1) -> Resources:
     amounts = {CPU: cpu_milli, MEMORY: gigabytes * GI}
@@ -126,7 +129,7 @@ class World:
     countdown: Countdown = field(default_factory=Countdown)
     disk: Disk | None = None
     observe: bool = False
-    on_idle: Callable[[object], None] = lambda _state: None
+    kernel_class: type[WatchedKernel] = WatchedKernel
     snapshots: list[Snapshot] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -137,7 +140,7 @@ class World:
 
     def boot(self) -> None:
         """Start the machine: no cgroup is there yet."""
-        self.kernel = WatchedKernel(self.rules.topology, self.folder / "cgroup")
+        self.kernel = self.kernel_class(self.rules.topology, self.folder / "cgroup")
         self.kernel.countdown = self.countdown
 
     def store(self) -> CheckpointStore:

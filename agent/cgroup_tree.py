@@ -1,0 +1,89 @@
+"""Where the cgroups of pods are, and making and removing them where the agent does that itself."""
+
+from collections.abc import Iterable, Iterator
+from typing import Protocol
+
+from agent.core.cgroups import CgroupPath
+from agent.core.claims import has_annotated_budget
+from agent.core.desired import PodCgroups
+from agent.core.plan import CPUS_FILE
+from agent.core.pods import Pod, QosClass, qos_class
+from agent.errors import CgroupError
+from agent.ports import GONE, Cgroups
+
+
+class Layout(Protocol):
+    """Names of cgroups; see `agent.node.cgroup_layout`."""
+
+    def kubepods(self) -> CgroupPath:
+        """Return the cgroup above all pods."""
+        ...
+
+    def qos_parent(self, qos: QosClass) -> CgroupPath:
+        """Return the cgroup above the pods of one class."""
+        ...
+
+    def pod(self, pod: Pod, qos: QosClass) -> CgroupPath:
+        """Return a pod's cgroup."""
+        ...
+
+    def container(self, pod_path: CgroupPath, name: str) -> CgroupPath:
+        """Return the cgroup of a container, where the agent itself makes it."""
+        ...
+
+
+class CgroupTree:
+    """The cgroups of all pods; ``knows_budgets`` is the gate ``PodLevelResources``."""
+
+    def __init__(self, cgroups: Cgroups, layout: Layout, *, knows_budgets: bool) -> None:
+        self._cgroups = cgroups
+        self._layout = layout
+        self._knows_budgets = knows_budgets
+        parents = {layout.qos_parent(qos) for qos in QosClass} - {layout.kubepods()}
+        self.qos_parents = tuple(sorted(parents))
+        """The parents that are narrowed: not that of Guaranteed pods, which is above all."""
+
+    def of(self, pod: Pod) -> PodCgroups:
+        """Return where a pod's cgroups are.
+
+        Raises `agent.errors.InputError` where the pod's UID cannot be part of a cgroup's name.
+        """
+        path = self._layout.pod(pod, self._qos(pod))
+        leaves = {self._layout.container(path, c.name): c.name for c in pod.containers}
+        return PodCgroups(pod=pod, path=path, leaves=leaves)
+
+    def _qos(self, pod: Pod) -> QosClass:
+        """Return the class by which the kubelet chose the parent: it reads no annotation."""
+        by_budget = self._knows_budgets and not has_annotated_budget(pod)
+        return qos_class(pod, pod_level_resources=by_budget)
+
+    def make_missing(self, pods: Iterable[PodCgroups]) -> list[str]:
+        """Make cgroups that are not there, or that somebody took the cpuset controller from.
+
+        Returns a sentence for each that could not be made.
+        """
+        problems = []
+        for path in (*self.qos_parents, *_paths(pods)):
+            try:
+                if self._cgroups.read(path, CPUS_FILE) is GONE:
+                    self._cgroups.make(path)
+            except CgroupError as error:
+                problems.append(str(error))
+        return problems
+
+    def is_populated(self, path: CgroupPath) -> bool:
+        """Tell whether anything runs in a cgroup or below; raises `CgroupError`."""
+        events = self._cgroups.read(path, "cgroup.events")
+        return isinstance(events, str) and "populated 1" in events
+
+    def remove(self, path: CgroupPath) -> None:
+        """Remove a cgroup with all below it; raises `CgroupError` where something runs there."""
+        for child in self._cgroups.children(path):
+            self.remove(child)
+        self._cgroups.remove(path)
+
+
+def _paths(pods: Iterable[PodCgroups]) -> Iterator[CgroupPath]:
+    for cgroups in pods:
+        yield cgroups.path
+        yield from cgroups.leaves

@@ -1,0 +1,122 @@
+import shutil
+import subprocess
+from dataclasses import replace
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+
+from agent import __version__
+from agent.core.pods import Container, Pod
+from agent.ports import Snapshot
+from agent.report.metrics import exposition
+from tests.reconciler.rig import equal, exclusive_pod, shared_pod
+from tests.report.rig import Told, empty_snapshot, snapshot_of, without
+from tests.strategies import GI
+
+POOL = replace(
+    exclusive_pod("pool", 2),
+    budget=equal(4000, 4),
+    app_containers=(Container(name="db", resources=equal(2000)), Container(name="side")),
+)
+PODS: tuple[Pod, ...] = (exclusive_pod("a", 3), POOL, shared_pod("s"), exclusive_pod("big", 16))
+BUSY = replace(
+    snapshot_of(*PODS),
+    rejections={PODS[3].uid: snapshot_of(*PODS).rejections[PODS[3].uid]},
+    rejected_inputs={"x.yaml:1": 'bad "quotes"\nand lines'},
+    problems=("cannot write",),
+    writes={"cpuset.cpus": 12, "cpu.max": 3},
+    drift={"foreign_write": 2},
+    decisions={"admitted": 3, "TopologyAffinityError": 1},
+    checkpoints=4,
+)
+
+Samples = dict[tuple[str, tuple[str, ...]], float]
+
+
+def text_of(snapshot: Snapshot) -> str:
+    return exposition(Told(snapshot).current, lambda: 12_345_678)().decode()
+
+
+def samples(snapshot: Snapshot) -> Samples:
+    return {
+        (sample.name.removeprefix("numalet_"), tuple(sample.labels.values())): sample.value
+        for family in text_string_to_metric_families(text_of(snapshot))
+        for sample in family.samples
+    }
+
+
+def test_every_family_is_ours_and_says_what_it_is() -> None:
+    for family in text_string_to_metric_families(text_of(BUSY)):
+        assert family.name.startswith("numalet_")
+        assert family.documentation.endswith(".")
+        assert family.type in ("gauge", "counter")
+
+
+@pytest.mark.parametrize("snapshot", [empty_snapshot(), BUSY], ids=["new", "busy"])
+def test_promtool_complains_of_nothing_but_the_kubelets_own_name(snapshot: Snapshot) -> None:
+    promtool = shutil.which("promtool")
+    if promtool is None:
+        pytest.skip("promtool is not installed (Debian: apt-get install prometheus)")
+    checked = subprocess.run(
+        [promtool, "check", "metrics"],
+        input=text_of(snapshot),
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert checked.stdout + checked.stderr == (
+        "numalet_cpu_manager_exclusive_cpu_allocation_count "
+        'non-histogram and non-summary metrics should not have "_count" suffix\n'
+    )
+
+
+def test_numbers_are_those_of_the_node() -> None:
+    found = samples(BUSY)
+    expected = {
+        ("build_info", (__version__,)): 1,
+        ("resident_memory_bytes", ()): 12_345_678,
+        ("pods", ("admitted",)): 3,
+        ("pods", ("rejected",)): 1,
+        ("containers", ("exclusive",)): 2,
+        ("containers", ("pod-shared",)): 1,
+        ("containers", ("node-shared",)): 2,
+        ("cpu_manager_shared_pool_size_millicores", ()): 9000,
+        ("cpu_manager_allocation_per_numa", ("0",)): 7,
+        ("cpu_manager_allocation_per_numa", ("1",)): 0,
+        ("memory_manager_free_bytes", ("0", "memory")): 10.5 * GI,
+        ("memory_manager_free_bytes", ("1", "memory")): 16 * GI,
+        ("ready", ()): 1,
+        ("observe_only", ()): 0,
+        ("source_healthy", ()): 1,
+        ("rejected_inputs", ()): 1,
+        ("problems", ()): 1,
+        ("topology_manager_admission_requests_total", ()): 4,
+        ("admission_rejections_total", ("TopologyAffinityError",)): 1,
+        ("cgroup_writes_total", ("cpuset.cpus",)): 12,
+        ("cgroup_writes_total", ("cpu.max",)): 3,
+        ("drift_total", ("foreign_write",)): 2,
+        ("checkpoints_total", ()): 4,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_no_series_is_left_of_a_pod_that_is_gone() -> None:
+    gone = snapshot_of(*PODS)
+    for pod in PODS:
+        gone = without(gone, pod)
+    fresh = replace(empty_snapshot(), ready=True, source=gone.source)
+    assert samples(gone) == samples(fresh)
+
+
+def test_no_series_names_a_pod() -> None:
+    # Names of pods come without end; what they have is told by `numalet status`.
+    labels = {label for _, values in samples(BUSY) for label in values}
+    assert labels.isdisjoint(pod.name for pod in PODS)
+    assert labels.isdisjoint(c.name for pod in PODS for c in pod.containers)
+
+
+def test_before_the_first_list_all_is_there_but_zero() -> None:
+    found = samples(empty_snapshot())
+    assert found["ready", ()] == 0
+    assert found["source_healthy", ()] == 0
+    assert found["pods", ("admitted",)] == 0
