@@ -66,9 +66,8 @@ class _Server(ThreadingTCPServer):
     """As `http.server.HTTPServer`, but without its look-up of the host's name in the DNS."""
 
     allow_reuse_address = True
-    daemon_threads = True
     # A client that keeps its connection must not hold up the end of the agent.
-    block_on_close = False
+    daemon_threads = True
 
     def handle_error(self, request: object, client_address: object) -> None:
         """Log what went wrong, unless the client just went away."""

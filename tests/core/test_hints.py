@@ -148,7 +148,7 @@ def check_merges(question: Question) -> None:
 
 
 @given(questions(few_nodes))
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_lists_and_merges_are_those_of_the_enumeration(question: Question) -> None:
     check_lists(question)
     check_merges(question)
@@ -197,7 +197,7 @@ any_offers = st.builds(
 
 
 @given(st.lists(any_offers, min_size=1, max_size=3))
-@settings(max_examples=700, deadline=None)
+@settings(max_examples=500, deadline=None)
 def test_lists_that_no_manager_makes_are_merged_by_the_same_rules(offers: list[Offer]) -> None:
     lists = brute_force.lists_of(
         (

@@ -5,7 +5,7 @@ from dataclasses import dataclass, replace
 from itertools import combinations, pairwise
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
@@ -136,7 +136,7 @@ LEAVES = {name: (path / "a", path / "b") for name, path in PATHS.items()} | {
 def partitions(draw: st.DrawFn) -> dict[CgroupPath, CgroupValues]:
     """Divide the CPUs among the default set and three pods, of whom everybody keeps one CPU.
 
-    Running pods never move to other CPUs as a whole, so a plan need not be able to swap two of them.
+    Below a parent that is narrowed too, whoever moves as a whole falls back on the parent meanwhile.
     """
     owners: dict[str, set[int]] = {"light": {0}, "p0": {1}, "p1": {2}, "p2": {3}}
     for cpu in range(4, CPUS):
@@ -154,6 +154,36 @@ def partitions(draw: st.DrawFn) -> dict[CgroupPath, CgroupValues]:
 @settings(max_examples=200, deadline=None)
 def test_from_one_division_to_another_no_cpu_ever_has_two_owners(old: Values, new: Values) -> None:
     check_plan(ALL, old, new, LEAVES)
+
+
+places = st.lists(st.integers(1, 7), min_size=3, max_size=3, unique=True)
+
+
+@given(places, places)
+@settings(max_examples=150, deadline=None)
+def test_pods_that_move_in_a_row_never_meet(old: list[int], new: list[int]) -> None:
+    assume(not has_ring(dict(zip(old, new, strict=True))))
+    pods = {name: (KUBEPODS / name / "a", KUBEPODS / name / "b") for name in ("p0", "p1", "p2")}
+
+    def at(cpus: list[int]) -> Values:
+        return {
+            path: CgroupValues(cpus=CPUSet([cpu]))
+            for (name, leaves), cpu in zip(pods.items(), cpus, strict=True)
+            for path in (KUBEPODS / name, *leaves)
+        }
+
+    check_plan(ALL, at(old), at(new), pods)
+
+
+def has_ring(moves: dict[int, int]) -> bool:
+    """Tell whether some of those that move wait for each other."""
+    for start, goal in moves.items():
+        place = goal
+        while place != start and moves.get(place, place) != place:
+            place = moves[place]
+        if place == start != goal:
+            return True
+    return False
 
 
 @given(partitions(), st.sets(st.sampled_from(sorted(PATHS))))
@@ -216,6 +246,16 @@ def test_a_set_is_first_cut_down_to_what_stays(wanted: str, had: str, writes: li
 
 def test_everything_is_given_up_before_anything_is_taken() -> None:
     assert plan({A: "0-3", B: "4-5"}, {A: "0-1", B: "2-5"}) == ["b SHRINK 4-5", "a GROW 0-3"]
+
+
+def test_whoever_leaves_cpus_moves_before_others_come_onto_them() -> None:
+    third = KUBEPODS / "c"
+    moved = plan({A: "2", B: "3", third: "4"}, {A: "1", B: "2", third: "3"})
+    assert moved == ["c MOVE 4", "b MOVE 3", "a MOVE 2"]
+
+
+def test_two_that_change_places_do_so_in_any_order() -> None:
+    assert plan({A: "2", B: "1"}, {A: "1", B: "2"}) == ["a MOVE 2", "b MOVE 1"]
 
 
 def test_children_shrink_before_their_parents_and_grow_after_them() -> None:

@@ -102,6 +102,7 @@ def test_a_restart_on_a_full_disk_goes_on_from_the_last_good_state(
     disk.full = True
     world.handle(PodChanged(B))
     world.start()
+    world.kernel.foreign_write(KUBEPODS / "poda" / "c0", "cpuset.cpus", "0-15")
     snapshot = world.listed(A, B)
     assert snapshot.state.pods[A.uid].held == CPUSet([1, 2])
     assert world.effective(KUBEPODS / "poda" / "c0") == CPUSet([1, 2])

@@ -233,7 +233,10 @@ def test_what_is_observed_only_is_decided_but_never_written(tmp_path: Path) -> N
     world = World(two_sockets(), tmp_path, observe=True)
     snapshot = world.listed(A, B)
     assert (held(snapshot), snapshot.ready) == ({"a": "1-2", "b": "3-7"}, True)
+    world.kernel.mkdir(KUBEPODS)
+    world.kernel.mkdir(KUBEPODS / "poda")
     assert held(world.listed(B)) == {"b": "3-7"}
+    assert world.exists(KUBEPODS / "poda")
     assert world.kernel.writes == []
     assert world.remembered() is None
 
