@@ -28,13 +28,13 @@ from agent.node.cgroupfs import CgroupFs
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
 from agent.node.hotplug import HotplugWatch
 from agent.node.numalib import cross_check
-from agent.node.procfs import boot_id, own_rss_bytes
+from agent.node.procfs import boot_id, own_cpu_s, own_rss_bytes
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
 from agent.ports import Cgroups, Clock, Event, Post, Snapshot, Stop
 from agent.reconciler import Node, Reconciler
 from agent.report.http import HttpServer
-from agent.report.metrics import exposition
+from agent.report.metrics import OwnUse, exposition
 from agent.report.status import StatusServer
 from agent.simulation.description import load_description
 from agent.simulation.kernel import SimulatedKernel
@@ -309,7 +309,7 @@ def _start_reports(config: AgentConfig, latest: Latest, stack: contextlib.ExitSt
     status = StatusServer(config.status_socket, latest.get)
     status.start()
     stack.callback(status.close)
-    metrics = exposition(latest.get, own_rss_bytes)
+    metrics = exposition(latest.get, OwnUse(own_rss_bytes, own_cpu_s))
     http = HttpServer(config.metrics_address, metrics, latest.get)
     http.start()
     stack.callback(http.close)

@@ -19,7 +19,7 @@ from agent.core.restore import fits, rebuild
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.enforcer import Enforcer
-from agent.errors import CgroupError, InputError, StateFileError
+from agent.errors import CgroupError, InputError, InvariantBroken, StateFileError
 from agent.ports import (
     Cgroups,
     CheckpointStore,
@@ -236,6 +236,7 @@ class Reconciler:
         self._release_departed(problems)
         for pod, _ in tuple(self._complaints.values()):
             self._take_in(pod)  # there may be room now
+        self._check_owners()
         if self._node.observe:
             self._released.clear()
         else:
@@ -266,6 +267,15 @@ class Reconciler:
             decisions=dict(self._decisions),
             checkpoints=self._checkpoints,
         )
+
+    def _check_owners(self) -> None:
+        """Write nothing, neither to disk nor to a cgroup, that gives a CPU to two."""
+        twice = self._state.two_owners()
+        if twice:
+            raise InvariantBroken(
+                f"CPUs {twice} have two owners; nothing was written, the cgroups stay as they are: "
+                "please report this with the output of `numalet state show -o json`"
+            )
 
     def _checkpoint(self, problems: list[str]) -> None:
         """Save the state.  Only what is on disk is enforced: `_durable` lags where the disk fails."""

@@ -135,6 +135,12 @@ def import_(
     folder = state or load(config).state_dir
     with _rules(config, simulate) as rules, StateFolderLock(folder):
         imported = _restore(rules, kubelet)
+        twice = imported.two_owners()
+        if twice:
+            raise StateFileError(
+                f"CPUs {twice} have two owners in these files: end one of the pods, and restart "
+                "the kubelet, before numalet takes over"
+            )
         CheckpointStore(folder, app.SystemClock()).save(Remembered(state=imported))
     print(f"imported {len(imported.pods)} pods; default CPU set {imported.default}")
 

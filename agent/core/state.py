@@ -79,3 +79,12 @@ class NodeState:
     default: CPUSet
     pods: Mapping[PodUID, PodEntry] = field(default_factory=dict)
     memory: Mapping[int, NodeMemory] = field(default_factory=dict)
+
+    def two_owners(self) -> CPUSet:
+        """Return the CPUs that belong to two pods, or to a pod and the default CPU set: none, ever."""
+        seen, twice = self.default.bits, 0
+        for entry in self.pods.values():
+            held = entry.held.bits
+            twice |= seen & held
+            seen |= held
+        return CPUSet.from_bits(twice)

@@ -1,4 +1,4 @@
-"""What /proc says about this boot, this machine's memory and this process (psutil)."""
+"""What /proc says about this boot and this process (psutil)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -17,23 +17,11 @@ def use_proc_root(root: Path) -> None:
     psutil.PROCFS_PATH = str(root)
 
 
-def boot_time_s() -> float:
-    """Return when the kernel was started, in seconds since the epoch."""
-    with _explained("stat"):
-        return psutil.boot_time()
-
-
 def boot_id() -> str:
     """Return the kernel's name for this boot: it differs after each reboot."""
     path = Path(psutil.PROCFS_PATH, "sys/kernel/random/boot_id")
     with _explained("sys/kernel/random/boot_id"):
         return path.read_text(encoding="ascii").strip()
-
-
-def mem_total_bytes() -> int:
-    """Return the memory that the kernel manages, in bytes."""
-    with _explained("meminfo"):
-        return psutil.virtual_memory().total
 
 
 def own_rss_bytes() -> int:

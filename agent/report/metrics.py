@@ -5,7 +5,7 @@ Nothing is counted here, so no series outlives what it is about.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -24,19 +24,27 @@ Values = Iterable[tuple[tuple[str, ...], float]]
 _Family = TypeVar("_Family", GaugeMetricFamily, CounterMetricFamily)
 
 
+class OwnUse(NamedTuple):
+    """How to learn what the agent itself uses."""
+
+    rss_bytes: Callable[[], int]
+    cpu_s: Callable[[], float]
+
+
 class SnapshotCollector(Collector):
     """Turns the current snapshot into metrics."""
 
-    def __init__(self, current: Callable[[], Snapshot], own_rss_bytes: Callable[[], int]) -> None:
+    def __init__(self, current: Callable[[], Snapshot], own: OwnUse) -> None:
         self._current = current
-        self._own_rss_bytes = own_rss_bytes
+        self._own = own
 
     def collect(self) -> Iterator[Metric]:
         """Yield every metric family."""
         snapshot = self._current()
         version = (((__version__,), 1),)
         yield _gauges("build_info", "Version of the agent.", version, "version")
-        yield _gauge("resident_memory_bytes", "Memory of the agent.", self._own_rss_bytes())
+        yield _gauge("resident_memory_bytes", "Memory of the agent.", self._own.rss_bytes())
+        yield _counter("cpu_seconds", "CPU time of the agent.", self._own.cpu_s())
         yield from _assignments(snapshot)
         yield from _health(snapshot)
         yield from _counters(snapshot)
@@ -131,11 +139,9 @@ def _filled(family: _Family, values: Values) -> _Family:
     return family
 
 
-def exposition(
-    current: Callable[[], Snapshot], own_rss_bytes: Callable[[], int]
-) -> Callable[[], bytes]:
+def exposition(current: Callable[[], Snapshot], own: OwnUse) -> Callable[[], bytes]:
     """Return a function that renders all metrics in Prometheus' text format."""
     registry = CollectorRegistry()
     # Describing at registration would scrape before there is a snapshot.
-    registry.register(SnapshotCollector(current, own_rss_bytes))
+    registry.register(SnapshotCollector(current, own))
     return lambda: generate_latest(registry)

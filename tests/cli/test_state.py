@@ -11,6 +11,7 @@ import yaml
 
 from agent.core.admission import Admitted, admit
 from agent.core.pods import Pod
+from agent.node import kubelet_state
 from agent.node.checkpoint import COPIES, CheckpointStore
 from agent.node.kubelet_state import CPU_FILE
 from agent.node.state_folder import StateFolderLock
@@ -189,6 +190,20 @@ def test_import_while_numalet_runs_is_refused(state: Place, tmp_path: Path) -> N
         ended = state("import", "--kubelet", tmp_path)
     assert (ended.status, ended.out) == (3, "")
     assert "is in use by another numalet" in ended.err
+
+
+def test_files_in_which_a_cpu_has_two_owners_are_not_imported(state: Place, tmp_path: Path) -> None:
+    sound = state.save(A, B).state
+    lost = sound.pods[B.uid]
+    stolen = replace(sound.pods[B.uid], cpus=sound.pods[A.uid].cpus)
+    broken = replace(sound, default=sound.default | lost.held, pods={**sound.pods, B.uid: stolen})
+    kubelet_state.write(tmp_path, kubelet_state.render(RULES, broken))
+    assert state("verify", "--kubelet", tmp_path).status == 0  # a kubelet takes no notice
+
+    ended = state("import", "--kubelet", tmp_path)
+
+    assert (ended.status, ended.out) == (5, "")
+    assert "CPUs 1-2 have two owners" in ended.err
 
 
 def test_a_folder_without_a_kubelets_files_is_wrong_input(state: Place, tmp_path: Path) -> None:

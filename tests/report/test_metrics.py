@@ -8,7 +8,7 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent import __version__
 from agent.core.pods import Container, Pod
 from agent.ports import Snapshot
-from agent.report.metrics import exposition
+from agent.report.metrics import OwnUse, exposition
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 from tests.report.rig import Told, empty_snapshot, snapshot_of, without
 from tests.strategies import GI
@@ -34,7 +34,7 @@ Samples = dict[tuple[str, tuple[str, ...]], float]
 
 
 def text_of(snapshot: Snapshot) -> str:
-    return exposition(Told(snapshot).current, lambda: 12_345_678)().decode()
+    return exposition(Told(snapshot).current, OwnUse(lambda: 12_345_678, lambda: 1.5))().decode()
 
 
 def samples(snapshot: Snapshot) -> Samples:
