@@ -5,7 +5,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 VECTORS ?= $(wildcard tests/data/conformance/*.jsonl.gz)
 
-.PHONY: run test lint fmt bench conformance clean
+.PHONY: run test vm-test lint fmt bench conformance clean
 
 run: $(VENV)/ready
 	@$(BIN)/numalet run --simulate deploy/examples/machine-2s-16c.yaml \
@@ -14,17 +14,20 @@ run: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/pytest
 
+vm-test: $(VENV)/ready
+	$(BIN)/pytest -m vm tests/vm
+
 lint: $(VENV)/ready
-	$(BIN)/ruff format --check agent tests
-	$(BIN)/ruff check agent tests
+	$(BIN)/ruff format --check agent hack tests
+	$(BIN)/ruff check agent hack tests
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/codespell
 	$(BIN)/deptry agent
 
 fmt: $(VENV)/ready
-	$(BIN)/ruff format agent tests
-	$(BIN)/ruff check --fix agent tests
+	$(BIN)/ruff format agent hack tests
+	$(BIN)/ruff check --fix agent hack tests
 
 bench: $(VENV)/ready
 	$(BIN)/python -m tests.bench

@@ -20,11 +20,9 @@ def fits(rules: Rules, state: NodeState) -> bool:
         if not held.isdisjoint(entry.held):
             return False
         held |= entry.held
-    return (
-        rebuild(rules, state.pods).default == state.default
-        and state.default.isdisjoint(held)
-        and _totals(rules.initial_state()) == _totals(state)
-    )
+    return rebuild(rules, state.pods).default == state.default and _totals(
+        rules.initial_state()
+    ) == _totals(state)
 
 
 def rebuild(rules: Rules, pods: Mapping[PodUID, PodEntry]) -> NodeState:

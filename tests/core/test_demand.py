@@ -172,6 +172,25 @@ def test_exclusive_cpus_must_leave_some_for_those_that_share(
 @pytest.mark.parametrize(
     ("containers", "error"),
     [
+        ([init("i", "cpu=3 memory=1Gi"), container("b")], None),
+        ([init("i", "cpu=4 memory=1Gi"), container("b")], NO_CPU_FOR_SHARED),
+        ([init("i", "cpu=2 memory=1Gi"), sidecar("s", "cpu=1 memory=1Gi"), container("b")], None),
+        (
+            [init("i", "cpu=2 memory=1Gi"), container("a", "cpu=2 memory=1Gi"), container("b")],
+            NO_CPU_FOR_SHARED,
+        ),
+    ],
+)
+def test_init_containers_that_stay_apart_leave_their_cpus_to_nobody(
+    containers: list[Container], error: str | None
+) -> None:
+    each = pod("p", *containers, budget="cpu=4 memory=8Gi")
+    assert demand(each, departures=frozenset({INIT_APART})).cpu_pool_error == error
+
+
+@pytest.mark.parametrize(
+    ("containers", "error"),
+    [
         ([container("a", "cpu=1 memory=4Gi"), container("b", "cpu=1")], "equals pod budget"),
         ([container("a", "cpu=1 memory=3Gi"), container("b", "cpu=1")], None),
         ([sidecar("s", "cpu=1 memory=4Gi"), init("i", "")], "no memory available for them"),

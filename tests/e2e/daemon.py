@@ -47,13 +47,14 @@ class Home:
         """Start a daemon, and kill it in the end if it still runs."""
         environment = os.environ | ({"TMPDIR": PLACE} if PLACE else {})
         log = self.folder / f"log-{len(list(self.folder.iterdir()))}"
+        out = log.with_suffix(".out")
         where = ("--simulate", MACHINE, "--pods", self.pods, "--config", self.config)
-        with log.open("wb") as stderr:
+        with log.open("wb") as stderr, out.open("wb") as stdout:
             process = subprocess.Popen(
                 [*COMMAND, "run", *where, *options],
                 cwd=PROJECT,
                 env=environment,
-                stdout=subprocess.DEVNULL,
+                stdout=stdout,
                 stderr=stderr,
             )
         try:
@@ -83,7 +84,7 @@ class Daemon:
             except EnvironmentProblem:
                 return False
 
-        until(is_ready)
+        until(is_ready, timeout_s=30)
         return self.status()
 
     def pods(self) -> dict[str, dict[str, Any]]:
@@ -92,6 +93,9 @@ class Daemon:
     def logged(self, event: str) -> list[dict[str, Any]]:
         lines = (json.loads(line) for line in self.log.read_text().splitlines())
         return [line for line in lines if line["event"] == event]
+
+    def printed(self) -> str:
+        return self.log.with_suffix(".out").read_text()
 
     def cgroup(self, pod: dict[str, Any]) -> Path:
         """Return the folder of a pod's cgroup."""

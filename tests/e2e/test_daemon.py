@@ -194,7 +194,9 @@ def test_everything_told_about_the_node_is_the_same_everywhere(
     assert numalet("state", "verify", "--state", daemon.home.state, *where).status == 0
 
 
-def test_looking_for_drift_writes_nothing(daemon: Daemon) -> None:
-    before = daemon.status()
+def test_looking_for_drift_writes_and_prints_nothing(daemon: Daemon) -> None:
+    before, printed = daemon.status(), daemon.printed()
+    assert "latency-critical-db" in printed
     until(lambda: bool(daemon.status()["takenAt"] > before["takenAt"] + 1.5))
     assert daemon.status()["writes"] == before["writes"]
+    assert daemon.printed() == printed

@@ -130,6 +130,13 @@ def test_memory_of_a_node_that_is_gone_is_charged_to_nobody() -> None:
     assert rebuilt.memory == today.initial_state().memory
 
 
+def test_without_a_memory_manager_no_memory_is_charged() -> None:
+    policy = replace(RULES.policy, memory_policy="None", reserved_memory=())
+    today = start(MACHINE, policy)
+    assert rebuild(today, STATE.pods) == replace(STATE, memory={})
+    assert not fits(today, STATE)
+
+
 def test_a_kind_of_hugepages_that_is_gone_is_charged_to_nobody() -> None:
     block = Block(NodeSet([0]), "hugepages-1Gi", GI)
     rebuilt = rebuild(RULES, {A: PodEntry(memory={"c0": (block,)})})

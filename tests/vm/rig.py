@@ -1,0 +1,46 @@
+"""Runs a command in a guest and brings back what it said and wrote."""
+
+import io
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from hack.lab.errors import UnavailableError
+from hack.lab.guest import Job, run
+from hack.lab.topology import GuestTopology
+
+TIMEOUT_S = 600.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    status: int
+    stdout: str
+    stderr: str
+
+    def succeeded(self) -> "Outcome":
+        assert self.status == 0, f"status {self.status}\n{self.stdout}\n{self.stderr}"
+        return self
+
+
+def in_guest(
+    topology: GuestTopology, command: str, *, kernel: str = "6.1", results: Path | None = None
+) -> Outcome:
+    """Boot, run and end; skips the test where this machine cannot have such a guest."""
+    stdout, stderr = io.BytesIO(), io.BytesIO()
+    job = Job(
+        topology=topology,
+        command=command,
+        kernel=kernel,
+        results=results,
+        timeout_s=TIMEOUT_S,
+        stdout=stdout,
+        stderr=stderr,
+    )
+    try:
+        status = run(job)
+    except UnavailableError as reason:
+        pytest.skip(str(reason))
+    out, err = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
+    return Outcome(status=status, stdout=out, stderr=err)

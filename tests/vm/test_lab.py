@@ -1,0 +1,58 @@
+"""`hack/vm` does what it says."""
+
+import subprocess
+
+import pytest
+
+from hack.lab.errors import LabError
+from hack.lab.guest import BOOT_TRIES, PROJECT, Job, run
+from hack.lab.topology import TOPOLOGIES
+
+pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("lab")]
+
+
+def vm(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    return subprocess.run(
+        [PROJECT / "hack/vm", *arguments],
+        capture_output=True,
+        text=True,
+        check=False,
+        stdin=subprocess.DEVNULL,
+    )
+
+
+def test_output_and_status_of_the_command_come_back_and_what_it_wrote_is_forgotten() -> None:
+    mark = PROJECT / "written-in-a-guest"
+
+    done = vm("--", f"touch {mark}; test -e {mark} && echo here; echo there >&2; exit 7")
+
+    assert (done.returncode, done.stdout, done.stderr) == (7, "here\n", "there\n")
+    assert not mark.exists()
+
+
+def test_a_command_that_takes_too_long_ends_with_status_124() -> None:
+    assert vm("--timeout", "20", "--", "sleep", "1000").returncode == 124
+
+
+def test_a_guest_that_dies_ends_with_status_125_and_its_last_words() -> None:
+    done = vm("--", "echo farewell >/dev/console; echo o >/proc/sysrq-trigger; sleep 1000")
+
+    assert done.returncode == 125
+    assert "farewell" in done.stderr
+
+
+def test_systemd_is_process_1_where_asked_for() -> None:
+    done = vm("--systemd", "--", "cat", "/proc/1/comm")
+
+    assert (done.returncode, done.stdout) == (0, "systemd\n")
+
+
+def test_a_boot_that_hangs_is_tried_again_but_not_for_ever(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    job = Job(topology=TOPOLOGIES["2n"], command="true", boot_timeout_s=0.2)
+
+    with pytest.raises(LabError, match="boots failed"):
+        run(job)
+
+    assert capsys.readouterr().err.count("failed: no guest after 0.2 s") == BOOT_TRIES
