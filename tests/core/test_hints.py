@@ -297,10 +297,13 @@ def test_a_narrower_overlap_is_taken_where_none_is_wide_enough() -> None:
     assert Merger(0b111).merge(offers) == Merged(0b010, preferred=False)
 
 
-def test_a_wider_overlap_is_the_last_resort() -> None:
-    loners = listed(0b001, 0b111, preferred_size=1)
-    offers = [offer(loners), offer(listed(0b110, preferred_size=1))]
-    assert Merger(0b111).merge(offers) == Merged(0b110, preferred=False)
+@pytest.mark.parametrize("wide", [0b0110, 0b1110])
+def test_a_wider_overlap_is_the_last_resort(wide: int) -> None:
+    offers = [
+        offer(listed(0b00001, wide, preferred_size=1)),
+        offer(listed(0b10000, wide, preferred_size=1)),
+    ]
+    assert Merger(0b11111).merge(offers) == Merged(wide, preferred=False)
 
 
 def test_three_lists_agree_only_on_what_all_three_have() -> None:
