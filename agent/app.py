@@ -20,7 +20,13 @@ from agent.core.cgroups import CgroupPath
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
-from agent.errors import EnvironmentProblem, InputError, LockedError, StateFileError
+from agent.errors import (
+    EnvironmentProblem,
+    InputError,
+    LockedError,
+    NumaletError,
+    StateFileError,
+)
 from agent.logs import configure_logs
 from agent.node import kubelet_state
 from agent.node.cgroup_layout import CgroupLayout
@@ -271,7 +277,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     def publish(snapshot: Snapshot) -> None:
         latest.put(snapshot)
         options.on_snapshot(snapshot)
-        if options.once and snapshot.ready:
+        if options.once and (snapshot.ready or snapshot.problems):
             events.put(Stop("--once"))
 
     reconciler = Reconciler(node, loaded.remembered, publish)
@@ -283,6 +289,9 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     source.start()
     stack.callback(source.close)
     reconciler.run(events)
+    problems = latest.get().problems
+    if options.once and problems:
+        raise NumaletError("; ".join(problems))
 
 
 def _source(options: RunOptions, post: Post, clock: Clock) -> ManifestFolder | PodWatch:

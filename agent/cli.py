@@ -21,6 +21,7 @@ from agent.cli_options import (
     SysfsOption,
 )
 from agent.config import AgentConfig, describe, load
+from agent.core.restore import fits
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
@@ -218,7 +219,9 @@ def plan_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     if problems:
         raise InputError("\nnumalet: ".join(f"{p.where}: {p.reason}" for p in problems))
     with _machine(simulate, sysfs) as machine:
-        _, rules = configure(config, machine)
+        configured, rules = configure(config, machine)
+    for sentence in configured.warnings:
+        print(f"numalet: warning: {sentence}", file=sys.stderr)
     planned = plan(rules, _state(state, rules), pods)
     _print_planned(planned, output)
     if not planned.all_admitted:
@@ -229,9 +232,12 @@ def _state(path: Path | None, rules: Rules) -> NodeState:
     if path is None:
         return rules.initial_state()
     try:
-        return state_cli.read_copies(path).newest.remembered.state
+        state = state_cli.read_copies(path).newest.remembered.state
     except StateFileError as error:
         raise InputError(str(error), where="--state") from error
+    if not fits(rules, state):
+        raise InputError("does not fit this machine and configuration", where=str(path))
+    return state
 
 
 def _print_planned(planned: Planned, output: Output) -> None:
@@ -263,6 +269,7 @@ def explain(
     pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD")],
     socket: SocketOption = None,
     config: ConfigOption = None,
+    output: OutputOption = Output.TEXT,
 ) -> None:
     """Say what a pod's containers got, and why not more."""
     namespace, _, name = pod.rpartition("/")
@@ -270,7 +277,10 @@ def explain(
     pods = _ask(socket, config)["pods"]
     for document in pods:
         if (document["namespace"], document["name"]) == wanted:
-            tables.print_explanation(tables.console(), document)
+            if output is Output.JSON:
+                print(json.dumps(document, indent=2))
+            else:
+                tables.print_explanation(tables.console(), document)
             return
     known = ", ".join(sorted(f"{p['namespace']}/{p['name']}" for p in pods)) or "none"
     raise InputError(f"the agent knows no pod {'/'.join(wanted)}; it knows: {known}")

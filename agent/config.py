@@ -29,12 +29,14 @@ from agent.kubelet_config import DEFAULT_EVICTION, KubeletConfiguration, evictio
 
 KIND = "AgentConfiguration"
 API_VERSION = "numalet.io/v1alpha1"
+KUBELET_FOLDER = Path("/var/lib/kubelet")
 
 DEPARTURES = frozenset({*OPT_IN, POD_QUOTA})
 """What may be switched under ``departures``; only `POD_QUOTA` is on by default."""
 
 _DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
 _SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_S = 86_400.0
 _SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
 _PORTS = range(1, 1 << 16)
 
@@ -43,6 +45,13 @@ def _path(value: object) -> Path:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{value!r} is not a path")
     return Path(value)
+
+
+def _state_path(value: object) -> Path:
+    path = _path(value)
+    if path.is_relative_to(KUBELET_FOLDER):
+        raise ValueError(f"{path} is the kubelet's own folder: its files would be overwritten")
+    return path
 
 
 def _socket_path(value: object) -> Path:
@@ -64,6 +73,8 @@ def _duration_s(value: object) -> float:
     match = _DURATION.fullmatch(value) if isinstance(value, str) else None
     if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
         raise ValueError(f'{value!r} is not a duration above 0: write "10s" or "500ms", say')
+    if seconds > _LONGEST_S:
+        raise ValueError(f"{value!r} is longer than a day")
     return seconds
 
 
@@ -79,7 +90,7 @@ class AgentConfiguration(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
 
-    state_dir: Annotated[Path, BeforeValidator(_path)] = Path("/var/lib/numalet")
+    state_dir: Annotated[Path, BeforeValidator(_state_path)] = Path("/var/lib/numalet")
     status_socket: Annotated[Path, BeforeValidator(_socket_path)] = Path("/run/numalet/status.sock")
     metrics_address: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9402"
     observe: bool = False
@@ -94,8 +105,7 @@ class AgentConfiguration(BaseModel):
 class AgentConfig:
     """Everything that is configured; `load` makes it, and it holds after `fill_in`.
 
-    ``cgroup_driver`` is ``auto`` where the file names none: the kubelet may take it from the
-    container runtime, so what its cgroups look like decides.  ``pod_quota`` is the departure of
+    ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
     default CPU set.  ``origins`` maps each key of the file to where its value came from.
     """
@@ -305,14 +315,19 @@ def _sum(*maps: Amounts) -> dict[str, int]:
 def _placed(reservation: Amounts, topology: NodeTopology) -> tuple[tuple[int, Amounts], ...]:
     """Assign each kind of reserved memory to the first NUMA node with room for it.
 
-    Where none has the room, to the first that has memory: start-up then says what is wrong.
+    Raises `InputError` where none has.
     """
     placed: dict[int, dict[str, int]] = {}
     with_memory = [node for node in topology.nodes if node.memory_bytes]
     for name, amount in reservation.items():
         if with_memory and (name == MEMORY or name.startswith(HUGEPAGES)):
             roomy = (node for node in with_memory if _capacity(node, name) >= amount)
-            node = next(roomy, with_memory[0])
+            node = next(roomy, None)
+            if node is None:
+                raise InputError(
+                    f"no NUMA node has the {format_bytes(amount)} of {name} that are reserved: "
+                    "say in reservedMemory how they are spread"
+                )
             placed.setdefault(node.id, {})[name] = amount
     return tuple(placed.items())
 

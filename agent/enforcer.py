@@ -82,7 +82,7 @@ class Enforcer:
         writes: Counter[str] = Counter()
         kept = CPUSet()  # what cgroups still use, though they should not
         for write in plan_writes(desired, {path: seen for path, (_, seen) in observed.items()}):
-            if write.phase in (Phase.MOVE, Phase.GROW):
+            if Phase.SHRINK < write.phase < Phase.QUOTA:
                 claimed = kept & CPUSet.parse(write.value)
                 if claimed:
                     problems.append(f"{write.path} does not get CPUs {claimed}: others use them")
@@ -92,7 +92,7 @@ class Enforcer:
                     writes[write.file] += 1
             except CgroupError as error:
                 problems.append(str(error))
-                if write.phase in (Phase.SHRINK, Phase.MOVE):
+                if write.file == CPUS_FILE:
                     wanted = desired[write.path].cpus or CPUSet()
                     kept |= observed[write.path][1].effective_cpus - wanted
         return writes

@@ -4,6 +4,7 @@ It runs in one thread.  Everybody else only puts events on its queue, or reads t
 publishes.
 """
 
+import contextlib
 import queue
 from collections import Counter
 from collections.abc import Callable
@@ -82,6 +83,8 @@ class Reconciler:
         """Pods as their source wants them, and why they cannot be so."""
         self._source = SourceState(healthy=False, detail="no list of pods yet")
         self._listed = False
+        self._has_room = False
+        """Whether somebody has gone since the rejected pods were last decided on."""
         self._problems: tuple[str, ...] = ()
         self._writes: Counter[str] = Counter()
         self._drift: Counter[str] = Counter()
@@ -93,32 +96,45 @@ class Reconciler:
             self._recall(remembered)
 
     def run(self, events: "queue.SimpleQueue[Event]") -> None:
-        """Handle events until `Stop`; look for drift whenever none came for a while."""
-        while True:
-            event = self._next(events)
-            if isinstance(event, Stop):
-                self._idle()
-                log.info("stopping", why=event.why, cgroups="left as they are")
-                return
-            self.handle(event)
+        """Handle events until `Stop`; look for drift whenever none came for a while.
 
-    def _next(self, events: "queue.SimpleQueue[Event]") -> Event:
+        All events that wait are handled in one pass, and `Stop` comes before what waits with it.
+        """
+        while True:
+            waiting = self._waiting(events)
+            stop = next((event for event in waiting if isinstance(event, Stop)), None)
+            if stop is not None:
+                self._idle()
+                log.info("stopping", why=stop.why, cgroups="left as they are")
+                return
+            self.handle(*waiting)
+
+    def _waiting(self, events: "queue.SimpleQueue[Event]") -> list[Event]:
+        """Return all events that wait, after waiting for one."""
+        waiting: list[Event] = []
+        with contextlib.suppress(queue.Empty):
+            while True:
+                waiting.append(events.get_nowait())
+        if waiting:
+            return waiting
+        self._idle()
         try:
-            return events.get_nowait()
+            return [events.get(timeout=self._node.drift_interval_s)]
         except queue.Empty:
-            self._idle()
-        try:
-            return events.get(timeout=self._node.drift_interval_s)
-        except queue.Empty:
-            return Tick()
+            return [Tick()]
 
     def _idle(self) -> None:
         if not self._node.observe:
             self._node.on_idle(self._durable.state)
 
-    def handle(self, event: Event) -> None:
-        """Do everything that follows from one event."""
+    def handle(self, *events: Event) -> None:
+        """Do everything that follows from some events: decide on each, then settle once."""
         self._node.before_pass()
+        for event in events:
+            self._decide_on(event)
+        self._settle()
+
+    def _decide_on(self, event: Event) -> None:
         match event:
             case PodsListed(pods):
                 self._take_list(pods)
@@ -134,7 +150,6 @@ class Reconciler:
                 log.warning("hardware_changed", what=what)
             case Tick() | Stop():
                 pass
-        self._settle()
 
     def _recall(self, remembered: Remembered) -> None:
         """Take over what was remembered; nobody loses what he holds."""
@@ -146,11 +161,15 @@ class Reconciler:
             self._state = rebuild(self._node.rules, remembered.state.pods)
 
     def _take_list(self, pods: tuple[Pod, ...]) -> None:
-        """Take a complete list: who is not in it has gone."""
+        """Take a complete list: who is not in it has gone.
+
+        While some input cannot be read, nobody knows whether it holds him: he stays.
+        """
         self._listed = True
         if not self._source.healthy:
             self._note_source(SourceState(healthy=True, detail="the list of pods is complete"))
-        for uid in (self._pods.keys() | self._state.pods.keys()) - {pod.uid for pod in pods}:
+        missing = (self._pods.keys() | self._state.pods.keys()) - {pod.uid for pod in pods}
+        for uid in () if self._inputs else missing:
             self._depart(uid)
         self._release_departed([])  # who has gone makes room; what is in the way is told later
         for pod in pods:
@@ -236,6 +255,9 @@ class Reconciler:
         self._release_departed(problems)
         for pod, _ in tuple(self._complaints.values()):
             self._take_in(pod)  # there may be room now
+        for uid in tuple(self._rejections) if self._has_room else ():
+            self._decide(self._pods[uid], self._pods[uid])
+        self._has_room = False
         self._check_owners()
         if self._node.observe:
             self._released.clear()
@@ -329,6 +351,7 @@ class Reconciler:
         pod = self._pods.pop(uid)
         self._departing.pop(uid, None)
         self._released.add(uid)
+        self._has_room = True
         self._rejections.pop(uid, None)
         self._complaints.pop(uid, None)
         self._state = remove(self._state, uid)

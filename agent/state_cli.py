@@ -12,7 +12,7 @@ import typer
 
 from agent import app, tables
 from agent.cli_options import ConfigOption, Output, OutputOption, SimulateOption, StateOption
-from agent.config import load
+from agent.config import KUBELET_FOLDER, load
 from agent.core.kubelet_validation import restore
 from agent.core.restore import fits
 from agent.core.startup import Rules, StartupRefused
@@ -115,6 +115,8 @@ def export(
     simulate: SimulateOption = None,
 ) -> None:
     """Write the checkpoint as cpu_manager_state and memory_manager_state."""
+    if to.absolute().is_relative_to(KUBELET_FOLDER):
+        raise InputError("is the kubelet's own folder: write elsewhere, and copy", where=str(to))
     newest = read_copies(state or load(config).state_dir).newest
     with _rules(config, simulate) as rules:
         kubelet_state.write(to, kubelet_state.render(rules, newest.remembered.state))

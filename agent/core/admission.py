@@ -164,7 +164,7 @@ def _place_alone(draft: Draft, container: Container) -> None:
 
 def _check_default_set(draft: Draft) -> None:
     left, least = draft.default.bit_count(), draft.rules.policy.min_default_cpus
-    if left < least:
+    if draft.entry().held and left < least:
         message = (
             f"the default CPU set would shrink to {left} CPUs, and minDefaultCPUs is {least}: "
             "make room, or lower minDefaultCPUs"

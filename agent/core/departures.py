@@ -20,7 +20,9 @@ into it (a specification that the API server refuses) until its state file is de
 
 MORE_THAN_8_NODES = "more_than_8_nodes"
 """More than 8 NUMA nodes need no option.  With ``distribute-cpus-across-numa`` above 8 CPU-bearing
-nodes a polynomial rule (`agent.core.distribute`) replaces the kubelet's walk over all combinations."""
+nodes a polynomial rule (`agent.core.distribute`) replaces the kubelet's walk over all combinations; with
+``prefer-closest-numa-nodes`` and 15 nodes or more the search for the closest ends after
+`agent.core.masks.PATIENCE` branches with the best found so far."""
 
 NO_PANIC = "no_panic"
 """NUMA node ids above 63, sparse ids with ``prefer-closest-numa-nodes`` (the id is used as a position

@@ -16,10 +16,14 @@ class Phase(IntEnum):
     """When a write is made: everything is given up before anything is taken."""
 
     SHRINK = 0
-    MOVE = 1
-    GROW = 2
-    QUOTA = 3
-    MEMS = 4
+    WIDEN = 1
+    """Above a pod that moves: room for where it was and where it will be."""
+    MOVE = 2
+    NARROW = 3
+    """Above a pod that has moved: only where it is now."""
+    GROW = 4
+    QUOTA = 5
+    MEMS = 6
     """Last and apart: the kernel moves the pages within the write, and blocks others meanwhile."""
 
 
@@ -42,18 +46,19 @@ def plan_writes(
     Cgroups that are not observed have vanished or are not there yet, and are left out.  Equal values
     are never rewritten: before Linux 6.2 any real change un-pins threads that pinned themselves.
     All shrinks come before any grow; a set that both loses and gains is first cut down to what
-    stays; one of which nothing stays moves, and whoever leaves CPUs does so before others come onto
-    them.  Shrinks go from the leaves up, grows from the top down, so that no child is cut short by
-    a parent that has not grown yet.  A set that is never empty is written: a desired empty set is an
-    error of ours and raises `agent.core.cpuset.IdSetError`.
+    stays.  One of which nothing stays moves, and whoever leaves CPUs does so before others come
+    onto them.  Shrinks go from the leaves up, grows from the top down, so that no child is cut short
+    by a parent that has not grown yet.  A set that is never empty is written: a desired empty set is
+    an error of ours and raises `agent.core.cpuset.IdSetError`.
     """
+    above = _above_moves(desired, observed)
     writes: list[Write] = []
     for path, want in desired.items():
         have = observed.get(path)
         if have is None:
             continue
         if want.cpus is not None and want.cpus != have.cpus:
-            writes += _cpu_writes(path, want.cpus, have)
+            writes += _cpu_writes(path, want.cpus, have, around_moves=path in above)
         if want.cpu_max is not None and want.cpu_max != have.cpu_max:
             writes.append(Write(Phase.QUOTA, path.depth, path, CPU_MAX_FILE, str(want.cpu_max)))
         if want.mems is not None and want.mems != have.mems:
@@ -62,6 +67,23 @@ def plan_writes(
     moves = [write for write in writes if write.phase is Phase.MOVE]
     others = [write for write in writes if write.phase is not Phase.MOVE]
     return sorted([*others, *_leavers_first(moves, observed)])
+
+
+def _above_moves(
+    desired: Mapping[CgroupPath, CgroupValues], observed: Mapping[CgroupPath, CgroupValues]
+) -> set[CgroupPath]:
+    """Return the cgroups above a pod that moves as a whole.
+
+    A set that shares nothing with its parent's gets all of that (cgroup2-facts section 1): for a
+    container that is its own pod's, but for a pod it would be what other pods have, too.
+    """
+    parents = {path.parent for path in desired}
+    moving = (
+        path
+        for path in parents & desired.keys() & observed.keys()
+        if (desired[path].cpus or CPUSet()).isdisjoint(_usable(observed[path]))
+    )
+    return {above for path in moving for above in desired if path != above and path.is_below(above)}
 
 
 def _leavers_first(
@@ -89,17 +111,26 @@ def _usable(have: CgroupValues) -> CPUSet:
     return have.effective_cpus if have.cpus is None else have.cpus
 
 
-def _cpu_writes(path: CgroupPath, want: CPUSet, have: CgroupValues) -> list[Write]:
+def _cpu_writes(
+    path: CgroupPath, want: CPUSet, have: CgroupValues, *, around_moves: bool
+) -> Iterator[Write]:
     def write(phase: Phase, cpus: CPUSet) -> Write:
-        position = path.depth if phase is Phase.GROW else -path.depth
-        return Write(phase, position, path, CPUS_FILE, cpus.for_write())
+        top_down = phase in (Phase.WIDEN, Phase.GROW)
+        return Write(
+            phase, path.depth if top_down else -path.depth, path, CPUS_FILE, cpus.for_write()
+        )
 
     now = _usable(have)
-    if want <= now:
-        return [write(Phase.SHRINK, want)]
-    if now <= want:
-        return [write(Phase.GROW, want)]
-    stays = now & want
-    if not stays:
-        return [write(Phase.MOVE, want)]
-    return [write(Phase.SHRINK, stays), write(Phase.GROW, want)]
+    if around_moves and not want <= now:
+        yield write(Phase.WIDEN, now | want)
+        if not now <= want:
+            yield write(Phase.NARROW, want)
+    elif want <= now:
+        yield write(Phase.NARROW if around_moves else Phase.SHRINK, want)
+    elif now <= want:
+        yield write(Phase.GROW, want)
+    elif stays := now & want:
+        yield write(Phase.SHRINK, stays)
+        yield write(Phase.GROW, want)
+    else:
+        yield write(Phase.MOVE, want)

@@ -18,6 +18,7 @@ _SCALE |= {s: Fraction(1000) ** i for i, s in enumerate("kMGTPE", 1)}
 _SCALE |= {s: Fraction(1, 1000**i) for i, s in enumerate("mun", 1)}
 _LARGEST = 2**63 - 1
 _LARGEST_EXPONENT = 30
+_LONGEST = 100
 
 
 class QuantityError(ValueError):
@@ -26,6 +27,8 @@ class QuantityError(ValueError):
 
 def parse(text: str) -> Fraction:
     """Return the exact value of a quantity; raises `QuantityError` for anything the API refuses."""
+    if len(text) > _LONGEST:
+        raise QuantityError(f"a quantity of {len(text)} characters is too long")
     match = _GRAMMAR.fullmatch(text)
     if match is None:
         raise QuantityError(

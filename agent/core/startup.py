@@ -49,6 +49,8 @@ _CONFLICTS = (
 CLOSEST = "prefer-closest-numa-nodes"
 MAX_NODES = "max-allowable-numa-nodes"
 DEFAULT_MAX_NODES = 8
+_MOST_DIGITS = 18
+"""More do not fit into Go's int."""
 _MASK_BITS = 64  # of the kubelet's sets of NUMA nodes (pkg/kubelet/cm/topologymanager/bitmask)
 
 _TRUE = ("1", "t", "T", "true", "TRUE", "True")
@@ -204,7 +206,7 @@ def _start_topology_manager(topology: NodeTopology, policy: Policy) -> tuple[boo
 def _most_nodes(value: str) -> int:
     stage = "topology_manager"
     digits = value[1:] if value[:1] in ("+", "-") else value
-    if not (digits.isascii() and digits.isdigit()):
+    if not (digits.isascii() and digits.isdigit() and len(digits) <= _MOST_DIGITS):
         text = (
             f'unable to convert policy option to integer "{MAX_NODES}": '
             f'strconv.Atoi: parsing "{value}": invalid syntax'

@@ -16,7 +16,7 @@ from agent.errors import InputError
 _CONFIG_HASH = "kubernetes.io/config.hash"
 _CONFIG_MIRROR = "kubernetes.io/config.mirror"
 _QOS_NAMES = {QosClass.BURSTABLE: ("burstable",), QosClass.BEST_EFFORT: ("besteffort",)}
-_UID = re.compile(r"[A-Za-z0-9.-]+")
+_UID = re.compile(r"[A-Za-z0-9.-]{1,128}")
 _CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 
 
@@ -59,7 +59,7 @@ class CgroupLayout:
         uid = kubelet_uid(pod)
         if not _UID.fullmatch(uid):
             raise InputError(
-                f"{uid!r} cannot be part of a cgroup's name: use letters, digits, '-' and '.'",
+                f"{uid!r} cannot be part of a cgroup's name: use up to 128 letters, digits, '-' and '.'",
                 where=f"UID of pod {pod.full_name}",
             )
         return self._pod(uid, qos)

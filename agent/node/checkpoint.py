@@ -143,7 +143,9 @@ class CheckpointStore:
             return Loaded(newer_version=True, notes=tuple(found.notes))
         if newest is None:
             if found.notes:
-                found.notes.append("no whole copy is left: who has what is read from the cgroups")
+                found.notes.append(
+                    "no whole copy is left: nothing is remembered, all pods are decided on anew"
+                )
             return Loaded(notes=tuple(found.notes))
         if found.notes:
             found.notes.append(f"the other copy is whole (generation {newest.generation})")

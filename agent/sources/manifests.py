@@ -88,6 +88,8 @@ def _read(path: Path | StdIn) -> Iterator[Manifest]:
 
 
 def _read_stdin() -> Manifest:
+    if sys.stdin is None:
+        return _failed(InputError("is closed", where="stdin"))
     try:
         return parse_manifest(read_stream(sys.stdin.buffer, name="stdin"), name="stdin")
     except InputError as error:
@@ -223,6 +225,7 @@ class ManifestFolder:
         self._pods: dict[PodUID, Pod] | None = None
         self._problems: dict[str, str] = {}
         self._failure = ""
+        self._incomplete = False
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="manifests", daemon=True)
 
@@ -250,9 +253,16 @@ class ManifestFolder:
         self._publish()
 
     def _run(self) -> None:
-        self.look()
+        self._look_on()
         while not self._stop.wait(self._interval_s):
+            self._look_on()
+
+    def _look_on(self) -> None:
+        """Look, whatever happens: a mistake of ours must be told, and must not end the source."""
+        try:
             self.look()
+        except Exception as error:  # noqa: BLE001 - see above
+            self._report(f"cannot read {self._folder}: {error!r}; its pods are kept: report this")
 
     def _report(self, failure: str) -> None:
         if failure != self._failure:
@@ -277,10 +287,19 @@ class ManifestFolder:
         pods, problems = merge(self._taken[path][1] for path in sorted(self._taken))
         former, self._pods = self._pods, {pod.uid: pod for pod in pods}
         if former is None:
+            self._report_problems(problems)
+            self._incomplete = bool(problems)
             self._post(PodsListed(tuple(pods)))
-        else:
-            for event in _changes(former, self._pods):
-                self._post(event)
+            return
+        for event in _changes(former, self._pods):
+            self._post(event)
+        self._report_problems(problems)
+        if self._incomplete and not problems:
+            # Whom only the files with mistakes could have held is known to be gone only now.
+            self._incomplete = False
+            self._post(PodsListed(tuple(pods)))
+
+    def _report_problems(self, problems: dict[str, str]) -> None:
         for where in self._problems.keys() - problems.keys():
             self._post(InputRejected(where, ""))
         for where, reason in problems.items():

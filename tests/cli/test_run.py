@@ -77,6 +77,23 @@ def test_the_start_says_where_everything_is(node: Node) -> None:
     assert metrics == f"metrics:        http://127.0.0.1:{node.port}/metrics"
 
 
+def test_a_simulation_keeps_everything_in_a_folder_that_goes_with_it(
+    node: Node, tmp_path: Path
+) -> None:
+    temporary = tmp_path / "temporary"
+    temporary.mkdir()
+    node.numalet.monkeypatch.setattr("tempfile.tempdir", str(temporary))
+    section = "apiVersion: numalet.io/v1alpha1\nkind: AgentConfiguration\n"
+    node.config.write_text(f"{section}metricsAddress: 127.0.0.1:{node.port}\n")
+    ended = node.once(machine=TINY)
+    _, files, ask, *_ = ended.out.splitlines()
+    assert ended.status == 0
+    assert files.removeprefix("cgroup files:").strip().startswith(str(temporary))
+    assert ask.rpartition(" ")[2].startswith(str(temporary))
+    assert list(temporary.iterdir()) == []
+    assert not node.state.exists()
+
+
 def test_the_state_folder_has_two_copies_and_the_kubelets_files(node: Node) -> None:
     (node.pods / "db.yaml").write_text(DB.read_text())
     node.once()

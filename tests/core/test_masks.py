@@ -22,11 +22,13 @@ NODES = 6
 @st.composite
 def families(draw: st.DrawFn) -> Loose:
     bits = st.sets(st.integers(0, NODES - 1)).map(lambda nodes: sum(1 << n for n in nodes))
-    universe = draw(bits)
-    amounts = st.dictionaries(st.sampled_from([1 << n for n in range(NODES)]), st.integers(0, 4))
-    sums = st.lists(st.builds(Sum, amounts, st.integers(-1, 9)), max_size=3)
-    must = draw(st.one_of(st.just(0), bits))
-    return Loose(universe, tuple(draw(sums)), must, draw(st.integers(1, 3)))
+    universe = draw(st.one_of(st.just((1 << NODES) - 1), bits))
+    amounts = st.dictionaries(
+        st.sampled_from([1 << n for n in range(NODES)]), st.integers(0, 4), min_size=NODES // 2
+    )
+    sums = draw(st.lists(st.builds(Sum, amounts, st.integers(-1, 9)), max_size=2))
+    must = draw(st.one_of(st.just(0), bits, bits.map(lambda some: some & universe)))
+    return Loose(universe, tuple(sums), must, draw(st.integers(1, 3)))
 
 
 def members(family: Loose, size: int) -> Sequence[int]:

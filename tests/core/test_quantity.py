@@ -137,3 +137,8 @@ def test_bytes_are_written_with_the_largest_suffix_that_is_exact(amount: int, te
 @pytest.mark.parametrize(("milli", "text"), [(2000, "2"), (1500, "1500m"), (0, "0"), (50, "50m")])
 def test_cpus_are_written_whole_where_they_are(milli: int, text: str) -> None:
     assert format_milli(milli) == text
+
+
+def test_a_quantity_is_bounded_in_length() -> None:
+    with pytest.raises(QuantityError, match="5000 characters"):
+        parse("9" * 5000)

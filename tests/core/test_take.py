@@ -143,6 +143,7 @@ def test_a_socket_above_several_nodes_is_taken_whole() -> None:
         (4, "1-15", "4-7"),  # a wholly free cache
         (3, "1-15", "1-3"),  # a part of the fullest cache
         (2, "1-15", "4-5"),  # but not where its first core has too few threads
+        (3, "1,3-7", "4-6"),  # whole cores but for the last thread
         (6, "2-15", "2-7"),  # a whole cache and a part of another
         (5, "1-15", "1,4-7"),
     ],

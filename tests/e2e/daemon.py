@@ -15,7 +15,6 @@ from agent.errors import EnvironmentProblem
 from agent.report.status import ask
 from tests.cli.rig import EXAMPLES, MACHINE, PROJECT
 from tests.report.rig import free_port, until
-from tests.scratch import PLACE
 
 COMMAND = (sys.executable, "-c", "from agent.cli import main; main()")
 OURS = "apiVersion: numalet.io/v1alpha1\nkind: AgentConfiguration\n"
@@ -31,11 +30,14 @@ class Home:
     def __post_init__(self) -> None:
         self.pods, self.state = self.folder / "pods", self.folder / "state"
         self.pods.mkdir()
+        # What a killed daemon leaves behind goes with the home.
+        self.temporary = self.folder / "temporary"
+        self.temporary.mkdir()
         kubelet = (EXAMPLES / "config.yaml").read_text().partition("---")[0]
         self.config = self.folder / "config.yaml"
         self.config.write_text(
             f"{kubelet}---\n{OURS}stateDir: {self.state}\nstatusSocket: {self.folder}/s\n"
-            f"metricsAddress: 127.0.0.1:{self.port}\nlogFormat: json\n"
+            f"metricsAddress: 127.0.0.1:{self.port}\nlogFormat: json\ndriftInterval: 1m\n"
         )
 
     @property
@@ -45,7 +47,7 @@ class Home:
     @contextmanager
     def daemon(self, *options: str) -> Iterator["Daemon"]:
         """Start a daemon, and kill it in the end if it still runs."""
-        environment = os.environ | ({"TMPDIR": PLACE} if PLACE else {})
+        environment = os.environ | {"TMPDIR": str(self.temporary)}
         log = self.folder / f"log-{len(list(self.folder.iterdir()))}"
         out = log.with_suffix(".out")
         where = ("--simulate", MACHINE, "--pods", self.pods, "--config", self.config)

@@ -186,7 +186,7 @@ def test_with_both_copies_damaged_there_is_no_state_and_the_next_one_is_saved(
     assert loaded.notes == (
         f"{aside[0]}.damaged-1800000000",
         f"{aside[1]}.damaged-1800000000",
-        "no whole copy is left: who has what is read from the cgroups",
+        "no whole copy is left: nothing is remembered, all pods are decided on anew",
     )
     assert damaged.save(NEW)
     assert store(tmp_path).load().remembered == NEW

@@ -26,6 +26,7 @@ from tests.reconciler.rig import (
     KUBEPODS,
     Killed,
     World,
+    annotated_pod,
     exclusive_pod,
     two_sockets,
 )
@@ -348,6 +349,16 @@ def _lives(draw: st.DrawFn) -> list[Step | Kill]:
         Run(0),
         Run(1),
         Relist((exclusive_pod("b", 6), exclusive_pod("a", 1, 1))),
+    ],
+)
+@example(
+    # p moves away from below burstable, and q onto what p had; p must not fall onto what r has.
+    rules=two_sockets(),
+    history=[
+        Relist((exclusive_pod("f", 3), annotated_pod("p", 2), annotated_pod("r", 2))),
+        Want(exclusive_pod("q", 2)),
+        *[Run(position) for position in range(6)],
+        Relist((annotated_pod("p", 6), exclusive_pod("q", 1, 1))),
     ],
 )
 @settings(max_examples=60, deadline=None)

@@ -4,6 +4,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from agent.core.cgroups import CgroupPath
+from agent.core.claims import BUDGET_ANNOTATION
 from agent.core.cpuset import CPUSet
 from agent.core.pods import CPU, MEMORY, Container, Pod, PodUID, Resources
 from agent.core.policy import Policy
@@ -98,6 +99,23 @@ def exclusive_pod(name: str, *cpus: int) -> Pod:
         name=name,
         app_containers=tuple(
             Container(name=f"c{i}", resources=equal(n * 1000)) for i, n in enumerate(cpus)
+        ),
+    )
+
+
+def annotated_pod(name: str, cpus: int) -> Pod:
+    """A pod whose budget only numalet knows, so that its cgroup is below ``burstable``.
+
+    ``c0`` is exclusive, and ``side`` has the last CPU.
+    """
+    return Pod(
+        uid=PodUID(name),
+        name=name,
+        budget=equal(cpus * 1000, 2),
+        annotations={BUDGET_ANNOTATION: "{}"},
+        app_containers=(
+            Container(name="c0", resources=equal(1000 * (cpus - 1))),
+            Container(name="side"),
         ),
     )
 

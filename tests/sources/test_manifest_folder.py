@@ -84,7 +84,7 @@ def test_the_first_look_lists_everything_and_what_is_wrong(watched: Watched) -> 
     watched.write("a.yaml", pod_text("a"))
     watched.write("c.yaml", "kind: Pod\n")
 
-    assert watched.after_one_look() == ["listed a b", "rejected c.yaml:1"]
+    assert watched.after_one_look() == ["rejected c.yaml:1", "listed a b"]
     assert watched.settled() == []
 
 
@@ -207,11 +207,11 @@ def test_a_removed_bad_file_takes_its_pods_and_its_complaint_along(watched: Watc
 def test_when_the_first_of_two_equal_names_goes_the_second_counts(watched: Watched) -> None:
     watched.write("a.yaml", pod_text("db", cpu=1))
     watched.write("b.yaml", pod_text("db", cpu=3))
-    assert watched.after_one_look() == ["listed db", "rejected b.yaml:1"]
+    assert watched.after_one_look() == ["rejected b.yaml:1", "listed db"]
 
     (watched.folder / "a.yaml").unlink()
 
-    assert watched.settled() == ["changed db 3000", "cleared b.yaml:1"]
+    assert watched.settled() == ["changed db 3000", "cleared b.yaml:1", "listed db"]
 
 
 def test_a_folder_that_cannot_be_read_loses_nothing(tmp_path: Path) -> None:
