@@ -171,7 +171,7 @@ def run(options: RunOptions) -> None:
             return
         stack.callback(lock.release)
         options.on_start(place, config)
-        _serve(options, place, config, rules, events, stack)
+        _serve(options, place, config, rules, events, stop, stack)
 
 
 def _acquire(lock: StateFolderLock, stop: threading.Event | None) -> bool:
@@ -250,6 +250,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     config: AgentConfig,
     rules: Rules,
     events: "queue.SimpleQueue[Event]",
+    stop: threading.Event,
     stack: contextlib.ExitStack,
 ) -> None:
     clock = SystemClock()
@@ -270,6 +271,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         observe=options.observe or config.observe or loaded.newer_version,
         drift_interval_s=config.drift_interval_s,
         before_pass=place.before_pass,
+        stopping=stop.is_set,
         on_idle=KubeletStateFiles(config.state_dir, rules).keep,
     )
     latest: Latest

@@ -1,6 +1,6 @@
 """Where the cgroups of pods are, and making and removing them where the agent does that itself."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
 from agent.core.cgroups import CgroupPath
@@ -57,13 +57,17 @@ class CgroupTree:
         by_budget = self._knows_budgets and not has_annotated_budget(pod)
         return qos_class(pod, pod_level_resources=by_budget)
 
-    def make_missing(self, pods: Iterable[PodCgroups]) -> list[str]:
+    def make_missing(
+        self, pods: Iterable[PodCgroups], stopping: Callable[[], bool] = lambda: False
+    ) -> list[str]:
         """Make cgroups that are not there, or that somebody took the cpuset controller from.
 
-        Returns a sentence for each that could not be made.
+        Returns a sentence for each that could not be made; ends early once ``stopping`` says so.
         """
         problems = []
         for path in (*self.qos_parents, *_paths(pods)):
+            if stopping():
+                break
             try:
                 if self._cgroups.read(path, CPUS_FILE) is GONE:
                     self._cgroups.make(path)

@@ -1,7 +1,7 @@
 """Makes cgroups say what they should: observe, plan, write, read back, and notice drift."""
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
@@ -31,13 +31,20 @@ class Enforced:
 class Enforcer:
     """Enforces desired values on one hierarchy; remembers only what it has verified."""
 
-    def __init__(self, cgroups: Cgroups, memory_nodes: NodeSet | None = None) -> None:
+    def __init__(
+        self,
+        cgroups: Cgroups,
+        memory_nodes: NodeSet | None = None,
+        *,
+        stopping: Callable[[], bool] = lambda: False,
+    ) -> None:
         """Enforce on ``cgroups``; ``memory_nodes`` are what a cgroup may use that is bound to none.
 
         Without ``memory_nodes`` such a cgroup keeps what its ``cpuset.mems`` says.
         """
         self._cgroups = cgroups
         self._memory_nodes = memory_nodes
+        self._stopping = stopping
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
 
     def enforce(self, desired: Mapping[CgroupPath, CgroupValues]) -> Enforced:
@@ -82,6 +89,8 @@ class Enforcer:
         writes: Counter[str] = Counter()
         kept = CPUSet()  # what cgroups still use, though they should not
         for write in plan_writes(desired, {path: seen for path, (_, seen) in observed.items()}):
+            if self._stopping():
+                break
             if Phase.SHRINK < write.phase < Phase.QUOTA:
                 claimed = kept & CPUSet.parse(write.value)
                 if claimed:

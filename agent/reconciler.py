@@ -57,6 +57,8 @@ class Node:
     drift_interval_s: float = 10.0
     on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
     """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
     before_pass: Callable[[], object] = field(default=lambda: None)
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
 
@@ -70,7 +72,7 @@ class Reconciler:
         self._node = node
         self._publish = publish
         memory_nodes = node.rules.topology.memory_nodes if node.rules.manages_memory else None
-        self._enforcer = Enforcer(node.cgroups, memory_nodes)
+        self._enforcer = Enforcer(node.cgroups, memory_nodes, stopping=node.stopping)
         self._tree = CgroupTree(node.cgroups, node.layout, knows_budgets=node.rules.knows_budgets)
         self._pods: dict[PodUID, Pod] = {}
         self._departing: dict[PodUID, Pod | None] = {}
@@ -318,7 +320,9 @@ class Reconciler:
             for uid, pod in self._durable.pods.items()
             if uid not in self._released
         ]
-        problems += self._tree.make_missing(pods)
+        problems += self._tree.make_missing(pods, self._node.stopping)
+        if self._node.stopping():
+            return
         done = self._enforcer.enforce(
             desired_values(self._node.rules, self._durable.state, pods, self._tree.qos_parents)
         )

@@ -1,8 +1,10 @@
 """Many events at a time, room that comes back, and a list that is not complete."""
 
 import queue
+from dataclasses import replace
 from pathlib import Path
 
+from agent.core.cgroups import CgroupPath
 from agent.ports import Event, InputRejected, PodChanged, PodGone, PodsListed, Stop
 from tests.reconciler.rig import World, exclusive_pod, two_sockets
 
@@ -22,6 +24,21 @@ def test_a_stop_comes_before_all_that_waits_with_it(tmp_path: Path) -> None:
     _run(world, PodsListed((A,)), *[PodChanged(B)] * 1000, Stop("SIGTERM"))
 
     assert world.snapshots == []
+
+
+def test_a_stop_ends_a_long_pass_half_way_and_the_next_start_completes_it(tmp_path: Path) -> None:
+    world = World(two_sockets(), tmp_path)
+    agent = world.agent
+    agent._node = replace(agent._node, stopping=lambda: bool(world.kernel.writes))
+    agent._enforcer._stopping = agent._node.stopping
+
+    agent.handle(PodsListed((A, B)))
+    assert world.kernel.children(CgroupPath("kubepods")) != ()
+    half = len(world.kernel.writes)
+
+    world.start().handle(PodsListed((A, B)))
+    assert len(world.kernel.writes) > half
+    assert world.snapshots[-1].problems == ()
 
 
 def test_events_that_wait_together_are_settled_once(tmp_path: Path) -> None:
