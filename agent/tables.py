@@ -83,7 +83,7 @@ def print_status(out: Console, document: Json) -> None:
     for problem in document["problems"]:
         out.print(Text(f"problem: {problem}", style="red"))
     for cause, count in document["drift"].items():
-        out.print(Text(f"drift repaired ({cause}): {count}"))
+        out.print(Text(f"drift ({cause}): {count}"))
     print_pods(out, document)
 
 

@@ -1,6 +1,7 @@
 """``numalet run --once``: the daemon up to its first table, and what keeps it from starting."""
 
 import json
+import threading
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -92,6 +93,8 @@ def test_a_simulation_keeps_everything_in_a_folder_that_goes_with_it(
     assert ask.rpartition(" ")[2].startswith(str(temporary))
     assert list(temporary.iterdir()) == []
     assert not node.state.exists()
+    running = {thread.name for thread in threading.enumerate()}
+    assert running.isdisjoint({"manifests", "http", "status"})
 
 
 def test_the_state_folder_has_two_copies_and_the_kubelets_files(node: Node) -> None:

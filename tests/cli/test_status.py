@@ -58,7 +58,7 @@ def test_people_get_a_table_and_everything_that_is_wrong(numalet: Cli, socket: P
         "cgroup files: /cgroup",
         "input rejected: pods/x.yaml:3: is wrong",
         "problem: cannot write /x: EACCES",
-        "drift repaired (foreign_write): 2",
+        "drift (foreign_write): 2",
         "POD CONTAINER VERDICT CPUS MEMS CPU.MAX",
         "default/db Guaranteed admitted 1-4 0 400000 100000",
         "main (app) exclusive 1-2 0 max 100000",
