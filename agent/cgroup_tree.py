@@ -3,11 +3,12 @@
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import CgroupPath, Seen
 from agent.core.claims import has_annotated_budget
+from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.desired import PodCgroups
-from agent.core.plan import CPUS_FILE
-from agent.core.pods import Pod, QosClass, qos_class
+from agent.core.plan import CPUS_FILE, MEMS_FILE
+from agent.core.pods import Pod, PodUID, QosClass, qos_class
 from agent.errors import CgroupError
 from agent.ports import GONE, Cgroups
 
@@ -27,6 +28,14 @@ class Layout(Protocol):
         """Return a pod's cgroup."""
         ...
 
+    def paths_of(self, uid: PodUID) -> tuple[CgroupPath, ...]:
+        """Return where the cgroup of a pod may be of which only the UID is known."""
+        ...
+
+    def uid_of(self, path: CgroupPath) -> PodUID | None:
+        """Return the UID of the pod whose cgroup this is, None for every other cgroup."""
+        ...
+
     def container(self, pod_path: CgroupPath, name: str) -> CgroupPath:
         """Return the cgroup of a container, where the agent itself makes it."""
         ...
@@ -42,6 +51,7 @@ class CgroupTree:
         parents = {layout.qos_parent(qos) for qos in QosClass} - {layout.kubepods()}
         self.qos_parents = tuple(sorted(parents))
         """The parents that are narrowed: not that of Guaranteed pods, which is above all."""
+        self._pod_parents = (*self.qos_parents, layout.kubepods())
 
     def of(self, pod: Pod) -> PodCgroups:
         """Return where a pod's cgroups are.
@@ -74,6 +84,40 @@ class CgroupTree:
             except CgroupError as error:
                 problems.append(str(error))
         return problems
+
+    def of_unknown(self, uid: PodUID) -> PodCgroups | None:
+        """Return the cgroup of a pod of which only the UID is known, None where it has none."""
+        for path in self._layout.paths_of(uid):
+            if isinstance(self._cgroups.identity(path), int):
+                return PodCgroups(pod=Pod(uid=uid, name=uid, namespace="?"), path=path)
+        return None
+
+    def unknown(self, pods: Iterable[PodCgroups]) -> list[PodCgroups]:
+        """Return the cgroups of pods that are not among these."""
+        known = {cgroups.path for cgroups in pods}
+        found = (path for parent in self._pod_parents for path in self._cgroups.children(parent))
+        uids = (self._layout.uid_of(path) for path in found if path not in known)
+        return [one for uid in uids if uid is not None and (one := self.of_unknown(uid))]
+
+    def seen(self, cgroups: PodCgroups) -> Seen | None:
+        """Return what a pod's cgroups say, None where nothing runs in them; raises `CgroupError`."""
+        if not self.is_populated(cgroups.path):
+            return None
+        named = {cgroups.path: None, **{p: n for p, n in cgroups.leaves.items() if n is not None}}
+        cpus = {name: CPUSet.parse(self._text(path, CPUS_FILE)) for path, name in named.items()}
+        mems = {name: NodeSet.parse(self._text(path, MEMS_FILE)) for path, name in named.items()}
+        return Seen(
+            cpus={name: one for name, one in cpus.items() if one},
+            mems={name: one for name, one in mems.items() if one},
+        )
+
+    def shared_cpus(self) -> CPUSet:
+        """Return CPUs that certainly belong to no pod: those of BestEffort pods."""
+        return CPUSet.parse(self._text(self._layout.qos_parent(QosClass.BEST_EFFORT), CPUS_FILE))
+
+    def _text(self, path: CgroupPath, file: str) -> str:
+        text = self._cgroups.read(path, file)
+        return text if isinstance(text, str) else ""
 
     def is_populated(self, path: CgroupPath) -> bool:
         """Tell whether anything runs in a cgroup or below; raises `CgroupError`."""

@@ -14,9 +14,9 @@ import structlog
 
 from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.admission import Admitted, admit, remove
-from agent.core.desired import desired_values
+from agent.core.adoption import adopt, is_bare_hold
+from agent.core.desired import PodCgroups, desired_values
 from agent.core.pods import Pod, PodUID
-from agent.core.restore import fits, rebuild
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.enforcer import Enforcer
@@ -38,6 +38,7 @@ from agent.ports import (
     Stop,
     Tick,
 )
+from agent.recall import believable, take_over
 
 log = structlog.get_logger(component="reconciler")
 
@@ -74,12 +75,10 @@ class Reconciler:
         memory_nodes = node.rules.topology.memory_nodes if node.rules.manages_memory else None
         self._enforcer = Enforcer(node.cgroups, memory_nodes, stopping=node.stopping)
         self._tree = CgroupTree(node.cgroups, node.layout, knows_budgets=node.rules.knows_budgets)
-        self._pods: dict[PodUID, Pod] = {}
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
         self._released: set[PodUID] = set()
         """Who has gone, though the checkpoint may not say so yet."""
-        self._rejections: dict[PodUID, Rejection] = {}
         self._inputs: dict[str, str] = {}
         self._complaints: dict[PodUID, tuple[Pod, str]] = {}
         """Pods as their source wants them, and why they cannot be so."""
@@ -92,10 +91,13 @@ class Reconciler:
         self._drift: Counter[str] = Counter()
         self._decisions: Counter[str] = Counter()
         self._checkpoints = 0
-        self._state = node.rules.initial_state()
-        self._durable = remembered or Remembered(state=self._state)
-        if remembered is not None:
-            self._recall(remembered)
+        if remembered is None:
+            self._durable = Remembered(state=node.rules.initial_state())
+        else:
+            self._durable = believable(node.rules, remembered)
+        self._state = self._durable.state
+        self._pods: dict[PodUID, Pod] = dict(self._durable.pods)
+        self._rejections: dict[PodUID, Rejection] = dict(self._durable.rejections)
 
     def run(self, events: "queue.SimpleQueue[Event]") -> None:
         """Handle events until `Stop`; look for drift whenever none came for a while.
@@ -153,20 +155,13 @@ class Reconciler:
             case Tick() | Stop():
                 pass
 
-    def _recall(self, remembered: Remembered) -> None:
-        """Take over what was remembered; nobody loses what he holds."""
-        self._pods = dict(remembered.pods)
-        self._rejections = dict(remembered.rejections)
-        self._state = remembered.state
-        if not fits(self._node.rules, self._state):
-            log.warning("state_rebuilt", why="machine or configuration differ from the checkpoint")
-            self._state = rebuild(self._node.rules, remembered.state.pods)
-
     def _take_list(self, pods: tuple[Pod, ...]) -> None:
         """Take a complete list: who is not in it has gone.
 
         While some input cannot be read, nobody knows whether it holds him: he stays.
         """
+        if not self._listed:
+            self._adopt({pod.uid: pod for pod in pods})
         self._listed = True
         if not self._source.healthy:
             self._note_source(SourceState(healthy=True, detail="the list of pods is complete"))
@@ -176,6 +171,13 @@ class Reconciler:
         self._release_departed([])  # who has gone makes room; what is in the way is told later
         for pod in pods:
             self._take_in(pod)
+
+    def _adopt(self, pods: dict[PodUID, Pod]) -> None:
+        """Take over what runs, before anybody else is given its CPUs."""
+        taken = take_over(self._node.rules, self._tree, self._state, pods)
+        self._state = taken.state
+        for uid in taken.outdated:
+            self._pods.pop(uid, None)
 
     def _take_in(self, pod: Pod) -> None:
         """Decide on a pod that is new, or that changed."""
@@ -196,7 +198,7 @@ class Reconciler:
 
     def _decide(self, pod: Pod, known: Pod | None) -> None:
         """Admit or reject; who is in the state but was never seen, as after an import, keeps it."""
-        state = self._state if known is None else remove(self._state, pod.uid)
+        state = self._named(pod) if known is None else remove(self._state, pod.uid)
         verdict = admit(self._node.rules, state, pod)
         if isinstance(verdict, Admitted):
             self._decisions["admitted"] += 1
@@ -216,13 +218,24 @@ class Reconciler:
         self._state = verdict.state
         self._pods[pod.uid] = pod
 
+    def _named(self, pod: Pod) -> NodeState:
+        """Return the state in which a pod that ran without a name holds what it asks for."""
+        entry = self._state.pods.get(pod.uid)
+        if entry is None or not is_bare_hold(entry):
+            return self._state
+        state, seen = remove(self._state, pod.uid), self._tree.seen(self._tree.of(pod))
+        adopted = seen and adopt(self._node.rules, state, pod, seen, entry.held)
+        return adopted or state
+
     def _depart(self, uid: PodUID) -> None:
         self._complaints.pop(uid, None)
-        if uid in self._pods:
+        if uid in self._pods or uid in self._state.pods:
             self._departing[uid] = None
-        else:
-            # Nobody knows what it was, so nobody knows where its cgroup would be.
-            self._state = remove(self._state, uid)
+
+    def _place_of(self, uid: PodUID) -> PodCgroups | None:
+        """Return a pod's cgroups; None where nobody knows the pod, and it has none."""
+        pod = self._pods.get(uid)
+        return self._tree.of_unknown(uid) if pod is None else self._tree.of(pod)
 
     def _note_source(self, source: SourceState) -> None:
         if source != self._source:
@@ -321,6 +334,8 @@ class Reconciler:
             if uid not in self._released
         ]
         problems += self._tree.make_missing(pods, self._node.stopping)
+        nameless = self._durable.state.pods.keys() - self._durable.pods.keys() - self._released
+        pods += filter(None, map(self._tree.of_unknown, nameless))
         if self._node.stopping():
             return
         done = self._enforcer.enforce(
@@ -336,10 +351,10 @@ class Reconciler:
         """Let go of pods that the source no longer knows, once nothing runs in them."""
         for uid, successor in tuple(self._departing.items()):
             try:
-                path = self._tree.of(self._pods[uid]).path
-                has_ended = not self._tree.is_populated(path)
-                if has_ended and not self._node.observe:
-                    self._tree.remove(path)
+                place = self._place_of(uid)
+                has_ended = place is None or not self._tree.is_populated(place.path)
+                if place is not None and has_ended and not self._node.observe:
+                    self._tree.remove(place.path)
             except CgroupError as error:
                 problems.append(str(error))
                 continue
@@ -352,14 +367,14 @@ class Reconciler:
                 self._complain(successor, why)
 
     def _forget(self, uid: PodUID) -> None:
-        pod = self._pods.pop(uid)
+        pod = self._pods.pop(uid, None)
         self._departing.pop(uid, None)
         self._released.add(uid)
         self._has_room = True
         self._rejections.pop(uid, None)
         self._complaints.pop(uid, None)
         self._state = remove(self._state, uid)
-        log.info("pod_released", pod=pod.full_name, uid=uid)
+        log.info("pod_released", pod=pod.full_name if pod is not None else "?", uid=uid)
 
 
 def _asks_the_same(known: Pod, pod: Pod) -> bool:

@@ -73,7 +73,7 @@ def admit(rules: Rules, state: NodeState, pod: Pod) -> Admitted | Rejected:
 
 def _decide(state: NodeState, draft: Draft) -> Admitted | Rejected:
     try:
-        _place(draft)
+        place(draft)
         _check_default_set(draft)
     except Refusal as refusal:
         leftover = draft.entry()
@@ -136,7 +136,8 @@ def container_starts(state: NodeState, pod: Pod, name: str) -> NodeState:
     return state
 
 
-def _place(draft: Draft) -> None:
+def place(draft: Draft) -> None:
+    """Give a pod all that it asks for; raises `agent.core.draft.Refusal`."""
     policy, pod = draft.rules.policy, draft.pod
     containers = init_inside_app.in_order(pod) if draft.init_inside_app else pod.containers
     if policy.topology_policy == "none":
@@ -201,6 +202,9 @@ def _merge(
     draft: Draft, container: str | None, offers: tuple[Offer, Offer], manager: str
 ) -> Affinity:
     """Merge hints by the policy; raises `Refusal` where it does not admit the result."""
+    if draft.seen is not None:
+        nodes = draft.seen_nodes(container)
+        return Affinity(nodes, preferred=nodes is not None)
     rules = draft.rules
     draft.offers += [(container, offer) for offer in offers]
     merger = Merger(rules.node_mask, rules.distances)

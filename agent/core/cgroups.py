@@ -1,5 +1,6 @@
 """Cgroups as values: where one is, and what its files say or should say."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from agent.core.cpuset import CPUSet, NodeSet
@@ -68,3 +69,22 @@ class CgroupValues:
     cpu_max: CpuMax | None = None
     effective_cpus: CPUSet = field(default_factory=CPUSet)
     effective_mems: NodeSet = field(default_factory=NodeSet)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """What the cgroups of a running pod say, by container; None is the pod itself.
+
+    Who is not there, or says nothing, is left out.
+    """
+
+    cpus: Mapping[str | None, CPUSet] = field(default_factory=dict)
+    mems: Mapping[str | None, NodeSet] = field(default_factory=dict)
+
+    @property
+    def all_cpus(self) -> CPUSet:
+        """Every CPU that something in the pod may use."""
+        cpus = CPUSet()
+        for one in self.cpus.values():
+            cpus |= one
+        return cpus

@@ -71,7 +71,7 @@ def allocate_container(draft: Draft, container: Container, affinity: Affinity) -
     if not draft.rules.manages_cpus or count == 0 or draft.demand.ignored:
         return
     check_smt(draft, count)
-    taken = take_of_node(draft, count, affinity, draft.reusable_cpus)
+    taken = take_of_node(draft, count, affinity, draft.reusable_cpus, container)
     draft.cpus[container.name] = taken
     if container.kind is Kind.INIT:
         draft.reusable_cpus |= 0 if draft.keeps_init_apart else taken
@@ -93,8 +93,8 @@ def allocate_pod(draft: Draft, affinity: Affinity) -> None:
 
 def check_smt(draft: Draft, count: int) -> None:
     """With ``full-pcpus-only``, raise `Refusal` unless whole free cores can hold ``count`` CPUs."""
-    if FULL_PCPUS_ONLY not in draft.rules.cpu_options:
-        return
+    if FULL_PCPUS_ONLY not in draft.rules.cpu_options or draft.seen is not None:
+        return  # who runs already was checked before he did
     threads = draft.rules.topology.cpus_per_core
     if count % threads:
         raise Refusal(
@@ -111,12 +111,22 @@ def check_smt(draft: Draft, count: int) -> None:
         )
 
 
-def take_of_node(draft: Draft, count: int, affinity: Affinity, reusable: int) -> int:
-    """Choose CPUs of the node, those of the affinity first; the default set loses them.
+def take_of_node(
+    draft: Draft,
+    count: int,
+    affinity: Affinity,
+    reusable: int,
+    container: Container | None = None,
+) -> int:
+    """Choose CPUs of the node for a container (None: the pod), those of the affinity first.
 
-    Mirrors ``allocateCPUs``; raises `Refusal` where there are not enough.
+    The default set loses them.  Who runs already keeps what he has.  Mirrors ``allocateCPUs``; raises
+    `Refusal` where there are not enough.
     """
-    return take_from(draft, draft.available | reusable, count, affinity)
+    free = draft.available | reusable
+    seen = draft.seen_cpus(None if container is None else container.name, count, free)
+    draft.default &= ~seen
+    return seen or take_from(draft, free & ~draft.seen_on_others(container), count, affinity)
 
 
 def take_from(draft: Draft, free: int, count: int, affinity: Affinity) -> int:
@@ -149,7 +159,7 @@ def _partition(draft: Draft, pool: int) -> dict[str, int]:
     try:
         for c in pod.init_containers:
             if counts[c.name]:
-                slices[c.name] = draft.take(pool & ~sidecars, counts[c.name])
+                slices[c.name] = _slice(draft, c, pool & ~sidecars)
                 if c.kind is Kind.SIDECAR or draft.keeps_init_apart:
                     sidecars |= slices[c.name]
             elif c.kind is Kind.INIT:
@@ -157,8 +167,14 @@ def _partition(draft: Draft, pool: int) -> dict[str, int]:
         shared = pool & ~sidecars
         for c in pod.app_containers:
             if counts[c.name]:
-                slices[c.name] = draft.take(shared, counts[c.name])
+                slices[c.name] = _slice(draft, c, shared)
                 shared &= ~slices[c.name]
     except TakeError as error:
         raise unexpected(error) from error
     return {c.name: slices.get(c.name, shared) for c in pod.containers}
+
+
+def _slice(draft: Draft, container: Container, available: int) -> int:
+    count = draft.demand.cpus[container.name]
+    seen = draft.seen_cpus(container.name, count, available)
+    return seen or draft.take(available & ~draft.seen_on_others(container), count)

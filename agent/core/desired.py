@@ -42,14 +42,16 @@ def desired_values(
     """Return the values of every cgroup that is known.
 
     A QoS parent that the configuration lays above Guaranteed pods (``kubepods`` itself) must not be
-    among ``qos_parents``: it is never narrowed.
+    among ``qos_parents``: it is never narrowed.  A pod without containers is one of which only its
+    CPUs are known: they are left to it, and nothing of it is written.
     """
     values: dict[CgroupPath, CgroupValues] = {}
     parents = dict.fromkeys(qos_parents, node_shared(rules, state))
     for cgroups in pods:
         of_pod = _pod_values(rules, state, cgroups)
-        values |= of_pod
         allowed = of_pod[cgroups.path].cpus
+        if cgroups.pod.containers:
+            values |= of_pod
         if cgroups.path.parent in parents and allowed is not None:
             parents[cgroups.path.parent] |= allowed
     values |= {path: CgroupValues(cpus=cpus) for path, cpus in parents.items()}

@@ -48,7 +48,7 @@ def allocate_container(draft: Draft, container: Container, affinity: Affinity) -
     request = draft.demand.memory[container.name]
     if not request and draft.demand.by_budget and _leaves_sharing_alone(draft):
         return
-    nodes = choose(draft, request, affinity)
+    nodes = choose(draft, request, affinity, container.name)
     blocks = _blocks(nodes, request)
     for block in blocks:
         reused = draft.reusable_memory.get((nodes.bits, block.resource), 0)
@@ -78,8 +78,14 @@ def allocate_pod(draft: Draft, affinity: Affinity) -> None:
     draft.memory = {name: _blocks(nodes, amounts) for name, amounts in _partition(draft).items()}
 
 
-def choose(draft: Draft, request: Amounts, affinity: Affinity) -> NodeSet:
-    """Return the NUMA nodes for a request; raises `Refusal` where there are none."""
+def choose(draft: Draft, request: Amounts, affinity: Affinity, name: str | None = None) -> NodeSet:
+    """Return the NUMA nodes for the request of a container (None: the pod).
+
+    Who runs already keeps what he has.  Raises `Refusal` where there are none.
+    """
+    seen = draft.seen_nodes(name)
+    if seen is not None:
+        return seen
     mask = None if affinity.nodes is None else affinity.nodes.bits
     _note_lacking(draft, request)
     try:

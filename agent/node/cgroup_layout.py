@@ -1,23 +1,32 @@
-"""Where the kubelet puts a pod's cgroup, and which pod a cgroup belongs to.
+"""Where the kubelet puts a pod's cgroup, and which pod and container a cgroup belongs to.
 
 Mirrors ``NewCgroupName``, ``ToSystemd`` and ``ToCgroupfs`` (pkg/kubelet/cm/
 cgroup_manager_linux.go) and ``GetPodContainerName`` (pod_container_manager_linux.go) of
-Kubernetes v1.36.
+Kubernetes v1.36; the cgroups of containers are named by their runtimes.
 """
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Literal
 
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Pod, PodUID, QosClass
-from agent.errors import InputError
+from agent.errors import EnvironmentProblem, InputError
+from agent.ports import GONE, Cgroups
 
 _CONFIG_HASH = "kubernetes.io/config.hash"
 _CONFIG_MIRROR = "kubernetes.io/config.mirror"
 _QOS_NAMES = {QosClass.BURSTABLE: ("burstable",), QosClass.BEST_EFFORT: ("besteffort",)}
 _UID = re.compile(r"[A-Za-z0-9.-]{1,128}")
 _CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
+_CONTAINER_CGROUP = re.compile(
+    r"((cri-containerd|crio|docker)-|kata_)?(?P<id>[0-9a-f]{64})(\.scope)?"
+)
+_INNER = "container"
+_DRIVERS: tuple[Literal["systemd", "cgroupfs"], ...] = ("systemd", "cgroupfs")
+_SEARCH_DEPTH = 4
+"""``cgroupRoot`` rarely has a component, and more than three are unheard of."""
 
 
 def kubelet_uid(pod: Pod) -> PodUID:
@@ -29,6 +38,18 @@ def kubelet_uid(pod: Pod) -> PodUID:
     if _CONFIG_MIRROR in pod.annotations:
         return PodUID(pod.annotations.get(_CONFIG_HASH, pod.uid))
     return pod.uid
+
+
+def container_id(path: CgroupPath) -> str | None:
+    """Return the id of the container whose cgroup this is, None for every other cgroup.
+
+    Sandboxes count, and so does the cgroup ``container`` that crun puts the processes in, below
+    the scope (cgroup2-facts section 7).  CRI-O's ``crio-conmon-ID`` holds no container, and its
+    ``crio-ID`` without ``.scope`` is a sandbox that it spares the process (cgmgr/systemd_linux.go).
+    """
+    leaf = path.parent if path.name == _INNER else path
+    match = _CONTAINER_CGROUP.fullmatch(leaf.name)
+    return match["id"] if match else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -86,6 +107,10 @@ class CgroupLayout:
             return None
         return uid
 
+    def paths_of(self, uid: PodUID) -> tuple[CgroupPath, ...]:
+        """Return where the cgroup of a pod may be of which only the kubelet's UID is known."""
+        return tuple(self._pod(uid, qos) for qos in QosClass) if _UID.fullmatch(uid) else ()
+
     def _pod(self, uid: PodUID, qos: QosClass) -> CgroupPath:
         return self._cgroup(*_QOS_NAMES.get(qos, ()), f"pod{uid}")
 
@@ -96,3 +121,62 @@ class CgroupLayout:
             slices.append(name.replace("-", "_"))
             path /= name if self.driver == "cgroupfs" else f"{'-'.join(slices)}.slice"
         return path
+
+
+def detect_layout(cgroups: Cgroups, root: CgroupPath | None = None) -> CgroupLayout:
+    """Find the kubelet's cgroups: by which driver, and where ``root`` (cgroupRoot) is not known.
+
+    Of several the one in which processes run is taken: a kubelet whose driver was changed leaves
+    the cgroups of the old one behind.  Raises `EnvironmentProblem` with what was found instead and
+    what to do.
+    """
+    cure = "set cgroupDriver and cgroupRoot to what the kubelet's are"
+    if root is None:
+        found = list(_search(cgroups))
+    else:
+        both = [CgroupLayout(driver=driver, root=root) for driver in _DRIVERS]
+        found = [layout for layout in both if cgroups.identity(layout.kubepods()) is not GONE]
+    if not found:
+        where = "" if root is None else f" below cgroupRoot /{root.relative.strip('/')}"
+        raise EnvironmentProblem(
+            f"no kubelet has made its cgroups (kubepods.slice or kubepods){where}",
+            cure="start the kubelet first; where numalet sees only the cgroups of a container, mount"
+            f" the host's /sys/fs/cgroup; or {cure}",
+        )
+    if len(found) > 1:
+        used = [layout for layout in found if _is_populated(cgroups, layout.kubepods())]
+        found = used or found
+    if len(found) > 1:
+        places = " and ".join(str(layout.kubepods()) for layout in found)
+        raise EnvironmentProblem(f"{places} could each be the kubelet's", cure=cure)
+    return found[0]
+
+
+def _search(cgroups: Cgroups) -> Iterator[CgroupLayout]:
+    """Yield every layout whose ``kubepods`` is there, except those inside of containers."""
+    level = [CgroupPath()]
+    for _ in range(_SEARCH_DEPTH):
+        below = [child for path in level for child in cgroups.children(path)]
+        level = []
+        for path in below:
+            layout = _layout_at(path)
+            if layout is not None:
+                yield layout
+            elif container_id(path) is None and not path.name.endswith((".scope", ".service")):
+                level.append(path)
+
+
+def _layout_at(path: CgroupPath) -> CgroupLayout | None:
+    """Return the layout whose ``kubepods`` is this cgroup."""
+    if path.name.endswith("kubepods.slice"):
+        above = filter(None, path.parent.relative.split("/"))
+        names = (name.removesuffix(".slice").rpartition("-")[2] for name in above)
+        root = CgroupPath("/".join(names).replace("_", "-"))
+        layout = CgroupLayout(driver="systemd", root=root)
+    else:
+        layout = CgroupLayout(driver="cgroupfs", root=path.parent)
+    return layout if layout.kubepods() == path else None
+
+
+def _is_populated(cgroups: Cgroups, path: CgroupPath) -> bool:
+    return "populated 1" in str(cgroups.read(path, "cgroup.events"))

@@ -144,7 +144,8 @@ class CheckpointStore:
         if newest is None:
             if found.notes:
                 found.notes.append(
-                    "no whole copy is left: nothing is remembered, all pods are decided on anew"
+                    "no whole copy is left: running pods keep what their cgroups say, the others "
+                    "are decided on anew"
                 )
             return Loaded(notes=tuple(found.notes))
         if found.notes:

@@ -130,18 +130,13 @@ def decode(data: bytes) -> Decoded:
     match = _FRAME.match(text)
     if match is None:
         raise Damaged("not a checkpoint")
-    if int(match[1]) > VERSION:
-        raise NewerVersion(int(match[1]))
-    if match.end() != len(text) or match[3] is None:
-        raise Damaged("cut short or edited")
-    if hashlib.sha256(match[3].encode()).hexdigest() != match[2]:
-        raise Damaged("the checksum differs")
-    try:
-        found = _Payload.model_validate_json(match[3], strict=True)
-    except ValidationError as error:
-        first = error.errors(include_url=False, include_input=False)[0]
-        where = ".".join(map(str, first["loc"]))
-        raise Damaged(f"{where}: {first['msg']}") from error
+    version = int(match[1])
+    if version > VERSION and not _is_whole(text, match):
+        raise NewerVersion(version)
+    if version != VERSION:
+        # A newer numalet changes the version because the rest changes: here only the digit did.
+        raise Damaged(f"the version was changed to {version}")
+    found = _payload(text, match)
     _, _, rest = match[3].partition('"written_at_s":')
     return Decoded(
         remembered=found.remembered(),
@@ -152,6 +147,28 @@ def decode(data: bytes) -> Decoded:
         written_at_s=found.written_at_s,
         body=rest.partition(",")[2],
     )
+
+
+def _payload(text: str, match: re.Match[str]) -> "_Payload":
+    """Check and read all that follows the version; raises `Damaged`."""
+    if match.end() != len(text) or match[3] is None:
+        raise Damaged("cut short or edited")
+    if hashlib.sha256(match[3].encode()).hexdigest() != match[2]:
+        raise Damaged("the checksum differs")
+    try:
+        return _Payload.model_validate_json(match[3], strict=True)
+    except ValidationError as error:
+        first = error.errors(include_url=False, include_input=False)[0]
+        where = ".".join(map(str, first["loc"]))
+        raise Damaged(f"{where}: {first['msg']}") from error
+
+
+def _is_whole(text: str, match: re.Match[str]) -> bool:
+    try:
+        _payload(text, match)
+    except Damaged:
+        return False
+    return True
 
 
 def _node_memory(node: NodeMemory) -> str:

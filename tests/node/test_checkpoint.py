@@ -133,9 +133,7 @@ def test_a_copy_with_any_byte_changed_is_never_taken_for_whole(data: st.DataObje
         store(folder).save(OLD)
         path = folder / data.draw(st.sampled_from(COPIES))
         content = bytearray(path.read_bytes())
-        # the version's own digit apart: another one there is another version
-        start = len('{"version":1,')
-        position = data.draw(st.integers(start, len(content) - 1))
+        position = data.draw(st.integers(0, len(content) - 1))
         content[position] ^= data.draw(st.integers(1, 255))
         path.write_bytes(content)
 
@@ -144,6 +142,21 @@ def test_a_copy_with_any_byte_changed_is_never_taken_for_whole(data: st.DataObje
         assert loaded.remembered == OLD
         assert f"{path} is damaged (" in loaded.notes[0]
         assert loaded.notes[1] == "the other copy is whole (generation 1)"
+
+
+@pytest.mark.parametrize("version", range(10))
+def test_a_whole_copy_with_another_version_written_over_its_own_is_damaged_not_newer(
+    tmp_path: Path, version: int
+) -> None:
+    store(tmp_path).save(OLD)
+    path = tmp_path / COPIES[0]
+    path.write_bytes(path.read_bytes().replace(b":1,", b":%d," % version, 1))
+
+    loaded = store(tmp_path).load()
+
+    assert loaded.remembered == OLD
+    assert not loaded.newer_version
+    assert bool(loaded.notes) == (version != 1)
 
 
 @pytest.mark.parametrize("length", [0, 1, 12, 100, 500, -1])
@@ -186,7 +199,10 @@ def test_with_both_copies_damaged_there_is_no_state_and_the_next_one_is_saved(
     assert loaded.notes == (
         f"{aside[0]}.damaged-1800000000",
         f"{aside[1]}.damaged-1800000000",
-        "no whole copy is left: nothing is remembered, all pods are decided on anew",
+        (
+            "no whole copy is left: running pods keep what their cgroups say, "
+            "the others are decided on anew"
+        ),
     )
     assert damaged.save(NEW)
     assert store(tmp_path).load().remembered == NEW

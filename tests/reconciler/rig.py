@@ -170,7 +170,7 @@ class World:
         assert loaded.notes == ()
         return loaded.remembered
 
-    def start(self) -> Reconciler:
+    def start(self, kind: type[Reconciler] = Reconciler) -> Reconciler:
         """Start an agent with what the state folder remembers; the one before it is forgotten."""
         store = self.store()
         node = Node(
@@ -184,7 +184,7 @@ class World:
             observe=self.observe,
             before_pass=self.kernel.absorb,
         )
-        self.agent = Reconciler(node, store.load().remembered, self.snapshots.append)
+        self.agent = kind(node, store.load().remembered, self.snapshots.append)
         return self.agent
 
     def handle(self, *events: Event) -> Snapshot:
