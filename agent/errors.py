@@ -36,9 +36,17 @@ class InputError(NumaletError):
 
 
 class EnvironmentProblem(NumaletError):
-    """This machine is not as numalet needs it."""
+    """This machine is not as numalet needs it.
+
+    ``what`` is wrong, and ``cure`` is what helps, where the two can be told apart.
+    """
 
     exit_status = 3
+
+    def __init__(self, what: str, *, cure: str = "") -> None:
+        super().__init__(f"{what}; {cure}" if cure else what)
+        self.what = what
+        self.cure = cure
 
 
 _CURES = {
@@ -62,8 +70,8 @@ class CgroupError(EnvironmentProblem):
 
     def __init__(self, path: str, errno: int, action: str) -> None:
         name = _errno.errorcode.get(errno, str(errno))
-        cure = f"; {_CURES[errno]}" if errno in _CURES else ""
-        super().__init__(f"cannot {action} {path}: {name} ({os.strerror(errno)}){cure}")
+        what = f"cannot {action} {path}: {name} ({os.strerror(errno)})"
+        super().__init__(what, cure=_CURES.get(errno, ""))
         self.path = path
         self.errno = errno
 
