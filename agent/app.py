@@ -7,7 +7,7 @@ import socket
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from types import FrameType
@@ -17,19 +17,21 @@ import structlog
 
 from agent.config import AgentConfig
 from agent.core.cgroups import CgroupPath
+from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
 from agent.errors import (
     EnvironmentProblem,
-    InputError,
     LockedError,
     NumaletError,
     StateFileError,
 )
 from agent.logs import configure_logs
 from agent.node import kubelet_state
-from agent.node.cgroup_layout import CgroupLayout
+from agent.node.bundles import Bundles
+from agent.node.cgroup_layout import CgroupLayout, detect_layout
+from agent.node.cgroup_watch import CgroupWatch
 from agent.node.cgroupfs import CgroupFs
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
 from agent.node.hotplug import HotplugWatch
@@ -37,14 +39,13 @@ from agent.node.numalib import cross_check
 from agent.node.procfs import boot_id, own_cpu_s, own_rss_bytes
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
-from agent.ports import Cgroups, Clock, Event, Post, Snapshot, Stop
+from agent.ports import Cgroups, CgroupsChanged, Clock, Event, Post, Snapshot, Stop
 from agent.reconciler import Node, Reconciler
 from agent.report.http import HttpServer
 from agent.report.metrics import OwnUse, exposition
 from agent.report.status import StatusServer
-from agent.simulation.description import load_description
 from agent.simulation.kernel import SimulatedKernel
-from agent.simulation.machine import topology_of
+from agent.simulation.machine import read_machine
 from agent.sources.api_access import load_client
 from agent.sources.kubernetes import PodWatch
 from agent.sources.manifests import ManifestFolder
@@ -145,11 +146,9 @@ class Latest:
         return self._snapshot
 
 
-@contextlib.contextmanager
-def simulated_topology(description: Path) -> Iterator[NodeTopology]:
-    """Yield the machine that a description file tells of, read back from a sysfs tree of it."""
-    with tempfile.TemporaryDirectory(prefix="numalet-sysfs-") as folder:
-        yield topology_of(load_description(description), Path(folder), read_topology)
+def simulated_topology(description: Path) -> NodeTopology:
+    """Return the machine that a description file tells of, read back from a sysfs tree of it."""
+    return read_machine(description, read_topology)
 
 
 def run(options: RunOptions) -> None:
@@ -207,11 +206,6 @@ def _place(options: RunOptions, stack: contextlib.ExitStack) -> tuple[Place, Age
     config, rules = configure(options.config, topology)
     cgroups = CgroupFs(CGROUP_ROOT)
     observe = options.observe or config.observe
-    if options.pods == KUBERNETES and not observe:
-        raise InputError(
-            "on Kubernetes numalet only observes yet: add --observe, or observe: true",
-            where="--pods",
-        )
     if not observe:
         cgroups.check()
     mode = KUBERNETES if options.pods == KUBERNETES else "host"
@@ -224,7 +218,7 @@ def _simulated_place(
 ) -> tuple[Place, AgentConfig, Rules]:
     """Build a node without hardware; its files, and its state unless configured, are temporary."""
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="numalet-")))
-    topology = topology_of(load_description(description), folder, read_topology)
+    topology = simulated_topology(description)
     config, rules = configure(options.config, topology)
     if config.origins["stateDir"] == "default":
         config = replace(config, state_dir=folder / "state")
@@ -264,6 +258,8 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         rules=rules,
         cgroups=place.cgroups,
         layout=_layout(place, config),
+        names=Bundles() if place.mode == KUBERNETES else None,
+        watcher=_watch_cgroups(place, events, stack),
         store=store,
         clock=clock,
         mode=place.mode,
@@ -287,7 +283,8 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     _start_reports(config, latest, stack)
     if place.mode != "simulated":
         _watch_hardware(place.topology, events, stack)
-    source = _source(options, events.put, clock)
+    running = loaded.remembered.pods if loaded.remembered else {}
+    source = _source(options, events.put, clock, running)
     source.start()
     stack.callback(source.close)
     reconciler.run(events)
@@ -296,7 +293,9 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         raise NumaletError("; ".join(problems))
 
 
-def _source(options: RunOptions, post: Post, clock: Clock) -> ManifestFolder | PodWatch:
+def _source(
+    options: RunOptions, post: Post, clock: Clock, running: Mapping[PodUID, Pod]
+) -> ManifestFolder | PodWatch:
     if options.pods == KUBERNETES:
         return PodWatch(
             api=load_client(options.kubeconfig),
@@ -305,13 +304,34 @@ def _source(options: RunOptions, post: Post, clock: Clock) -> ManifestFolder | P
             parse=parse_pod,
             clock=clock,
         )
-    return ManifestFolder(options.pods, post)
+    return ManifestFolder(options.pods, post, running=running)
+
+
+def _watch_cgroups(
+    place: Place, events: "queue.SimpleQueue[Event]", stack: contextlib.ExitStack
+) -> CgroupWatch | None:
+    """Notice at once what changes in real cgroups; a simulation's change only when asked."""
+    if place.mode == "simulated":
+        return None
+    watch = CgroupWatch(
+        place.cgroup_root,
+        on_change=lambda path: events.put(CgroupsChanged(path)),
+        on_degraded=lambda what: log.warning("cgroup_watch_degraded", what=what),
+    )
+    stack.callback(watch.close)
+    return watch
 
 
 def _layout(place: Place, config: AgentConfig) -> CgroupLayout:
-    """On a single host all pods live under a slice of their own; nobody dictates a driver there."""
-    driver = "cgroupfs" if config.cgroup_driver == "auto" else config.cgroup_driver
+    """On a single host all pods live under a slice of their own; nobody dictates a driver there.
+
+    On Kubernetes the kubelet's is found, unless it is configured.
+    """
     root = CgroupPath(config.cgroup_root.strip("/"))
+    if place.mode == KUBERNETES and config.cgroup_driver == "auto":
+        is_given = config.origins["cgroupRoot"] != "default"
+        return detect_layout(place.cgroups, root if is_given else None)
+    driver = "cgroupfs" if config.cgroup_driver == "auto" else config.cgroup_driver
     prefix = SINGLE_HOST_SLICE if place.mode == "host" else CgroupPath()
     return CgroupLayout(driver=driver, root=root, prefix=prefix)
 

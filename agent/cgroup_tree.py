@@ -40,9 +40,16 @@ class Layout(Protocol):
         """Return the cgroup of a container, where the agent itself makes it."""
         ...
 
+    def container_id(self, path: CgroupPath) -> str | None:
+        """Return the id of the container whose cgroup a runtime made, None for every other."""
+        ...
+
 
 class CgroupTree:
-    """The cgroups of all pods; ``knows_budgets`` is the gate ``PodLevelResources``."""
+    """The cgroups of all pods, which the agent itself makes and removes.
+
+    ``knows_budgets`` is the gate ``PodLevelResources``.
+    """
 
     def __init__(self, cgroups: Cgroups, layout: Layout, *, knows_budgets: bool) -> None:
         self._cgroups = cgroups
@@ -51,7 +58,8 @@ class CgroupTree:
         parents = {layout.qos_parent(qos) for qos in QosClass} - {layout.kubepods()}
         self.qos_parents = tuple(sorted(parents))
         """The parents that are narrowed: not that of Guaranteed pods, which is above all."""
-        self._pod_parents = (*self.qos_parents, layout.kubepods())
+        self.parents = (*self.qos_parents, layout.kubepods())
+        """All cgroups in which those of pods are."""
 
     def of(self, pod: Pod) -> PodCgroups:
         """Return where a pod's cgroups are.
@@ -59,8 +67,10 @@ class CgroupTree:
         Raises `agent.errors.InputError` where the pod's UID cannot be part of a cgroup's name.
         """
         path = self._layout.pod(pod, self._qos(pod))
-        leaves = {self._layout.container(path, c.name): c.name for c in pod.containers}
-        return PodCgroups(pod=pod, path=path, leaves=leaves)
+        return PodCgroups(pod=pod, path=path, leaves=self._leaves(pod, path))
+
+    def _leaves(self, pod: Pod, path: CgroupPath) -> dict[CgroupPath, str | None]:
+        return {self._layout.container(path, c.name): c.name for c in pod.containers}
 
     def _qos(self, pod: Pod) -> QosClass:
         """Return the class by which the kubelet chose the parent: it reads no annotation."""
@@ -95,7 +105,7 @@ class CgroupTree:
     def unknown(self, pods: Iterable[PodCgroups]) -> list[PodCgroups]:
         """Return the cgroups of pods that are not among these."""
         known = {cgroups.path for cgroups in pods}
-        found = (path for parent in self._pod_parents for path in self._cgroups.children(parent))
+        found = (path for parent in self.parents for path in self._cgroups.children(parent))
         uids = (self._layout.uid_of(path) for path in found if path not in known)
         return [one for uid in uids if uid is not None and (one := self.of_unknown(uid))]
 

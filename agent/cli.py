@@ -1,65 +1,30 @@
-"""The commands of ``numalet``."""
+"""The entry point: whatever happens becomes a sentence and an exit status.
 
-import contextlib
-import json
+The commands, and with them all packages, are imported only inside `main`: that takes half a second,
+in which somebody may press Ctrl-C.
+"""
+
 import sys
-from collections.abc import Iterator
-from enum import StrEnum
-from pathlib import Path
-from typing import Annotated, Any
+from collections.abc import Callable
 
-import typer
+from agent.errors import EnvironmentProblem, InvariantBroken, NumaletError
 
-from agent import __version__, app, state_cli, tables
-from agent.cli_options import (
-    ConfigOption,
-    Output,
-    OutputOption,
-    SimulateOption,
-    SocketOption,
-    StateOption,
-    SysfsOption,
-)
-from agent.config import AgentConfig, describe, load
-from agent.core.restore import fits
-from agent.core.startup import Rules
-from agent.core.state import NodeState
-from agent.core.topology import NodeTopology
-from agent.errors import EnvironmentProblem, InputError, NumaletError, StateFileError
-from agent.node.numalib import cross_check
-from agent.node.sysfs import SYSFS, survey
-from agent.ports import Snapshot
-from agent.report.status import ask
-from agent.report.verdicts import plan_document
-from agent.simulation.description import description_data, dump_description
-from agent.simulation.machine import describe as describe_machine
-from agent.sources.manifests import read_manifests
-from agent.whatif import Planned, configure, plan
-
-cli = typer.Typer(
-    help="Exclusive, NUMA-aligned CPUs for one container; a shared pool for its sidecars.",
-    no_args_is_help=True,
-    add_completion=False,
-    pretty_exceptions_enable=False,
-)
-cli.add_typer(state_cli.commands, name="state")
-
-REJECTED = 1
+INTERRUPTED = 130
+"""128 and the number of SIGINT, as shells tell it."""
 
 
-class TopologyOutput(StrEnum):
-    """How ``topology`` prints; yaml and json are description files for ``--simulate``."""
+def main(run: Callable[[], object] | None = None) -> None:
+    """Run ``run``, by default the command that this process was started for; end with its status.
 
-    TEXT = "text"
-    JSON = "json"
-    YAML = "yaml"
-
-
-def main() -> None:
-    """Run a command; what it raises on purpose becomes a sentence and an exit status."""
+    What is raised on purpose becomes a sentence; a bug of ours is logged with its traceback.
+    """
     try:
-        cli()
+        (run or _run_command)()
+    except KeyboardInterrupt:
+        sys.exit(INTERRUPTED)
     except NumaletError as error:
+        if isinstance(error, InvariantBroken):
+            _log_traceback(error)
         print(f"numalet: {error}", file=sys.stderr)
         sys.exit(error.exit_status)
     except BrokenPipeError:
@@ -68,219 +33,24 @@ def main() -> None:
     except OSError as error:
         print(f"numalet: {error}", file=sys.stderr)
         sys.exit(EnvironmentProblem.exit_status)
+    except Exception as error:  # noqa: BLE001 - a bug, of whatever type: it must be told as one
+        _log_traceback(error)
+        print(
+            f"numalet: this is a bug of numalet ({type(error).__name__}): please report it where you"
+            " got numalet from, with the traceback above and what `numalet --version` prints",
+            file=sys.stderr,
+        )
+        sys.exit(InvariantBroken.exit_status)
 
 
-def _version(wanted: bool) -> None:
-    if wanted:
-        print(f"numalet {__version__}")
-        raise typer.Exit
+def _run_command() -> None:
+    from agent.commands import cli  # noqa: PLC0415 - inside `main`, see above
+
+    cli()
 
 
-@cli.callback()
-def _options(
-    version: Annotated[
-        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print it, and end.")
-    ] = False,
-) -> None:
-    del version  # its callback has printed it
+def _log_traceback(error: BaseException) -> None:
+    """Log as the daemon does, or as plain text where no logs are set up."""
+    import logging  # noqa: PLC0415 - rarely needed, and a part of that half second
 
-
-@cli.command()
-def run(  # noqa: PLR0913, PLR0917 - one parameter an option
-    config: ConfigOption = None,
-    pods: Annotated[
-        str | None, typer.Option(help="kubernetes, or a folder of manifests.", metavar="DIR")
-    ] = None,
-    node_name: Annotated[
-        str, typer.Option(help="This node's name in Kubernetes; else the host name.")
-    ] = "",
-    kubeconfig: Annotated[
-        Path | None, typer.Option(help="Credentials; else those of the pod that we run in.")
-    ] = None,
-    simulate: SimulateOption = None,
-    observe: Annotated[bool, typer.Option(help="Compute and report; write nothing.")] = False,
-    once: Annotated[bool, typer.Option(help="End once everything is placed.")] = False,
-    print_config: Annotated[bool, typer.Option(help="Print what holds and from where.")] = False,
-    wait_for_lock: Annotated[bool, typer.Option(help="Wait while another agent runs.")] = False,
-) -> None:
-    """Run the daemon."""
-    if print_config:
-        with _machine(simulate, None) as topology:
-            _print_config(configure(config, topology)[0])
-        return
-    if pods is None:
-        raise InputError("say where pods come from: --pods kubernetes, or --pods FOLDER")
-    if pods != app.KUBERNETES and not Path(pods).is_dir():
-        raise InputError("is not a folder: make it, or name another one", where=f"--pods {pods}")
-    options = app.RunOptions(
-        pods="kubernetes" if pods == app.KUBERNETES else Path(pods),
-        node_name=node_name,
-        kubeconfig=kubeconfig,
-        config=config,
-        simulate=simulate,
-        observe=observe,
-        once=once,
-        wait_for_lock=wait_for_lock,
-        on_start=_announce,
-        on_snapshot=_TablePrinter() if simulate is not None else lambda _snapshot: None,
-    )
-    app.run(options)
-
-
-def _print_config(config: AgentConfig) -> None:
-    out = tables.console()
-    for sentence in config.warnings:
-        print(f"numalet: warning: {sentence}", file=sys.stderr)
-    tables.print_config(out, describe(config))
-
-
-def _announce(place: app.Place, config: AgentConfig) -> None:
-    """Tell a person who watches where everything is."""
-    if place.mode != "simulated":
-        return
-    print(f"simulated node: CPUs {place.topology.cpus}, {len(place.topology.nodes)} NUMA nodes")
-    print(f"cgroup files:   {place.cgroup_root}")
-    print(f"ask it:         numalet status --socket {config.status_socket}")
-    print(f"metrics:        http://{config.metrics_address}/metrics", flush=True)
-
-
-class _TablePrinter:
-    """Prints the table of pods whenever it changed."""
-
-    def __init__(self) -> None:
-        self._printed: dict[str, Any] = {}
-
-    def __call__(self, snapshot: Snapshot) -> None:
-        if not snapshot.ready:
-            return
-        document = plan_document(snapshot.rules, snapshot.state, snapshot.verdicts)
-        if document != self._printed:
-            self._printed = document
-            out = tables.console()
-            out.print()
-            tables.print_pods(out, document)
-            sys.stdout.flush()
-
-
-@contextlib.contextmanager
-def _machine(simulate: Path | None, sysfs: Path | None) -> Iterator[NodeTopology]:
-    if simulate is not None and sysfs is not None:
-        raise InputError("--simulate and --sysfs exclude each other: give one of them")
-    if sysfs is not None and not sysfs.is_dir():
-        raise InputError("is not a folder: name a copy of a whole /sys", where=f"--sysfs {sysfs}")
-    if simulate is not None:
-        with app.simulated_topology(simulate) as topology:
-            yield topology
-        return
-    surveyed = survey(sysfs or SYSFS)
-    for note in surveyed.notes:
-        print(f"numalet: note: {note}", file=sys.stderr)
-    yield surveyed.topology
-
-
-@cli.command()
-def topology(
-    sysfs: SysfsOption = None,
-    simulate: SimulateOption = None,
-    output: Annotated[TopologyOutput, typer.Option("-o", "--output")] = TopologyOutput.TEXT,
-) -> None:
-    """Print the machine, as a map or as a description file."""
-    with _machine(simulate, sysfs) as machine:
-        description = describe_machine(machine, name="this-machine")
-        match output:
-            case TopologyOutput.YAML:
-                print(dump_description(description), end="")
-            case TopologyOutput.JSON:
-                print(json.dumps(description_data(description)))
-            case TopologyOutput.TEXT:
-                tables.print_topology(tables.console(), machine)
-        if sysfs is None and simulate is None:
-            for sentence in cross_check(machine).differences:
-                print(f"numalet: libnuma differs: {sentence}", file=sys.stderr)
-
-
-@cli.command("plan")
-def plan_command(  # noqa: PLR0913, PLR0917 - one parameter an option
-    files: Annotated[
-        list[str],
-        typer.Option("-f", "--file", help="Manifest file or folder; - is standard input."),
-    ],
-    config: ConfigOption = None,
-    sysfs: SysfsOption = None,
-    simulate: SimulateOption = None,
-    state: StateOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Say who would get which CPUs, or the reason why not; write nothing.
-
-    Ends with status 0 if all pods are admitted, 1 if one is rejected, 2 for bad input.
-    """
-    pods, problems = read_manifests("-" if name == "-" else Path(name) for name in files)
-    if problems:
-        raise InputError("\nnumalet: ".join(f"{p.where}: {p.reason}" for p in problems))
-    with _machine(simulate, sysfs) as machine:
-        configured, rules = configure(config, machine)
-    for sentence in configured.warnings:
-        print(f"numalet: warning: {sentence}", file=sys.stderr)
-    planned = plan(rules, _state(state, rules), pods)
-    _print_planned(planned, output)
-    if not planned.all_admitted:
-        raise typer.Exit(REJECTED)
-
-
-def _state(path: Path | None, rules: Rules) -> NodeState:
-    if path is None:
-        return rules.initial_state()
-    try:
-        state = state_cli.read_copies(path).newest.remembered.state
-    except StateFileError as error:
-        raise InputError(str(error), where="--state") from error
-    if not fits(rules, state):
-        raise InputError("does not fit this machine and configuration", where=str(path))
-    return state
-
-
-def _print_planned(planned: Planned, output: Output) -> None:
-    document = plan_document(planned.rules, planned.state, planned.verdicts)
-    if output is Output.JSON:
-        print(json.dumps(document, indent=2))
-    else:
-        tables.print_pods(tables.console(), document)
-
-
-def _ask(socket: Path | None, config: Path | None) -> dict[str, Any]:
-    return ask(socket or load(config).status_socket)
-
-
-@cli.command()
-def status(
-    socket: SocketOption = None, config: ConfigOption = None, output: OutputOption = Output.TEXT
-) -> None:
-    """Print what the running agent knows and does."""
-    document = _ask(socket, config)
-    if output is Output.JSON:
-        print(json.dumps(document, indent=2))
-    else:
-        tables.print_status(tables.console(), document)
-
-
-@cli.command()
-def explain(
-    pod: Annotated[str, typer.Argument(metavar="NAMESPACE/POD")],
-    socket: SocketOption = None,
-    config: ConfigOption = None,
-    output: OutputOption = Output.TEXT,
-) -> None:
-    """Say what a pod's containers got, and why not more."""
-    namespace, _, name = pod.rpartition("/")
-    wanted = (namespace or "default", name)
-    pods = _ask(socket, config)["pods"]
-    for document in pods:
-        if (document["namespace"], document["name"]) == wanted:
-            if output is Output.JSON:
-                print(json.dumps(document, indent=2))
-            else:
-                tables.print_explanation(tables.console(), document)
-            return
-    known = ", ".join(sorted(f"{p['namespace']}/{p['name']}" for p in pods)) or "none"
-    raise InputError(f"the agent knows no pod {'/'.join(wanted)}; it knows: {known}")
+    logging.getLogger("numalet").critical("internal_error", exc_info=error)

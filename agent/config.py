@@ -30,6 +30,7 @@ from agent.kubelet_config import DEFAULT_EVICTION, KubeletConfiguration, evictio
 KIND = "AgentConfiguration"
 API_VERSION = "numalet.io/v1alpha1"
 KUBELET_FOLDER = Path("/var/lib/kubelet")
+SCOPE = "topologyManagerScope"
 
 DEPARTURES = frozenset({*OPT_IN, POD_QUOTA})
 """What may be switched under ``departures``; only `POD_QUOTA` is on by default."""
@@ -262,9 +263,12 @@ def fill_in(config: AgentConfig, topology: NodeTopology) -> AgentConfig:
 
     Where no CPU is reserved, the first whole core is; where no memory is assigned to a NUMA node,
     the node's reservation is, to the first one with room for it.  The kubelet refuses to start in
-    both cases.  Filling in twice is the same as once.
+    both cases.  Where no scope is named, that it is ``pod`` is told: the kubelet's own default is
+    another.  Filling in twice is the same as once.
     """
     reasons: dict[str, str] = {}
+    if config.origins[SCOPE] == "default" and config.policy.topology_policy != "none":
+        reasons[SCOPE] = "none was named, and a kubelet would take container"
     policy, reservation = config.policy, _reservation(config, topology)
     if policy.cpu_policy == "static" and not reservation.get(CPU):
         first_core = CPUSet.from_bits(next(iter(topology.core_bits.values()), 0))
@@ -355,7 +359,7 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "memoryManagerPolicy": policy.memory_policy,
         "reservedMemory": _reserved_memory_text(policy.reserved_memory),
         "topologyManagerPolicy": policy.topology_policy,
-        "topologyManagerScope": policy.topology_scope,
+        SCOPE: policy.topology_scope,
         "topologyManagerPolicyOptions": _pairs(policy.topology_options),
         "cgroupDriver": config.cgroup_driver,
         "cgroupRoot": config.cgroup_root,

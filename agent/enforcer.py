@@ -78,6 +78,8 @@ class Enforcer:
 
         The list cannot be emptied while processes run (cgroup2-facts section 1).
         """
+        if want.keeps_mems:
+            return want
         if want.mems is None and self._memory_nodes and have.mems not in (None, self._memory_nodes):
             return replace(want, mems=self._memory_nodes)
         return want

@@ -9,6 +9,8 @@ NumaletError                1   something failed; the message says what, where a
 ├── StateFileError          5   a state file is damaged or too new (only for `state` commands)
 ├── KubernetesError         6   the API server refused us
 └── InvariantBroken        70   our own bug: nothing is written after it
+
+Whatever else is raised is a bug too and ends with 70 (`agent.cli`); Ctrl-C ends with 130.
 """
 
 import errno as _errno

@@ -25,6 +25,7 @@ MEMORY_AVAILABLE = "memory.available"
 DEFAULT_EVICTION = "100Mi"
 """The kubelet's default threshold of ``evictionHard`` for ``memory.available``."""
 
+_CGROUP_MOUNT = "/sys/fs/cgroup"
 _UNMANAGED = ("ephemeral-storage", "pid")
 _PERCENTAGE = re.compile(r"(\d{1,3}(?:\.\d+)?)%", re.ASCII)
 
@@ -80,6 +81,19 @@ def _thresholds(value: object) -> object:
     return texts
 
 
+def _cgroup_root(value: object) -> object:
+    if not isinstance(value, str):
+        return value  # pydantic says so
+    names = value.strip("/").split("/") if value.strip("/") else []
+    mounted = value == _CGROUP_MOUNT or value.startswith(f"{_CGROUP_MOUNT}/")
+    if mounted or any(not name or name in (".", "..") or "\0" in name for name in names):
+        raise ValueError(
+            f'{value!r} is no cgroup below the root of the hierarchy: write "/", or a path in it'
+            f' such as "/kubelet", without {_CGROUP_MOUNT} before it and without "." and ".."'
+        )
+    return value
+
+
 _Options = Annotated[dict[str, str], BeforeValidator(_option_texts)]
 _Reservation = Annotated[Amounts, BeforeValidator(_node_amounts)]
 
@@ -118,7 +132,7 @@ class KubeletConfiguration(_Kubelet):
     topology_manager_scope: Literal["pod", "container"] = "pod"
     topology_manager_policy_options: _Options = {}
     cgroup_driver: Literal["auto", "systemd", "cgroupfs"] = "auto"
-    cgroup_root: str = "/"
+    cgroup_root: Annotated[str, BeforeValidator(_cgroup_root)] = "/"
 
     def policy(self) -> Policy:
         """Return how to decide, without the node's reservation, which takes the machine."""

@@ -1,6 +1,6 @@
 """The small interfaces between the rooms, and the events that travel on the one queue."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -85,6 +85,38 @@ class Remembered:
     rejections: Mapping[PodUID, Rejection] = field(default_factory=dict)
 
 
+class ContainerName(Protocol):
+    """What a container runtime says of a container."""
+
+    @property
+    def container(self) -> str | None:
+        """Its name in the pod; None for the pod's sandbox."""
+        ...
+
+    @property
+    def pod_uid(self) -> PodUID:
+        """The UID of its pod, as the kubelet knows it."""
+        ...
+
+
+class ContainerNames(Protocol):
+    """Who knows the names of containers; see `agent.node.bundles`."""
+
+    def name_of(self, container_id: str) -> ContainerName | None:
+        """Return what is known of a container, None where nothing is (yet)."""
+        ...
+
+
+class CgroupWatcher(Protocol):
+    """Who posts `CgroupsChanged`; see `agent.node.cgroup_watch`."""
+
+    def watch(
+        self, folders: Iterable[CgroupPath], files: Iterable[tuple[CgroupPath, str]] = ()
+    ) -> None:
+        """Watch exactly these from now on: cgroups for those directly below, files for writes."""
+        ...
+
+
 class CheckpointStore(Protocol):
     """Where the agent remembers; see `agent.node.checkpoint`."""
 
@@ -149,6 +181,13 @@ class HardwareChanged:
 
 
 @dataclass(frozen=True, slots=True)
+class CgroupsChanged:
+    """Something appeared, vanished or was written in a cgroup; in the root: anywhere."""
+
+    path: CgroupPath
+
+
+@dataclass(frozen=True, slots=True)
 class SourceState:
     """A source reports how it is: ``healthy`` with ``detail`` for people."""
 
@@ -169,7 +208,15 @@ class Stop:
 
 
 Event = (
-    PodsListed | PodChanged | PodGone | InputRejected | HardwareChanged | SourceState | Tick | Stop
+    PodsListed
+    | PodChanged
+    | PodGone
+    | InputRejected
+    | CgroupsChanged
+    | HardwareChanged
+    | SourceState
+    | Tick
+    | Stop
 )
 Post = Callable[[Event], None]
 

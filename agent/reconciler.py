@@ -15,16 +15,20 @@ import structlog
 from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.admission import Admitted, admit, remove
 from agent.core.adoption import adopt, is_bare_hold
-from agent.core.desired import PodCgroups, desired_values
+from agent.core.desired import PodCgroups
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import NodeState
+from agent.enforcement import Enforcement
 from agent.enforcer import Enforcer
 from agent.errors import CgroupError, InputError, InvariantBroken, StateFileError
 from agent.ports import (
     Cgroups,
+    CgroupsChanged,
+    CgroupWatcher,
     CheckpointStore,
     Clock,
+    ContainerNames,
     Event,
     HardwareChanged,
     InputRejected,
@@ -39,6 +43,7 @@ from agent.ports import (
     Tick,
 )
 from agent.recall import believable, take_over
+from agent.runtime_tree import RuntimeTree
 
 log = structlog.get_logger(component="reconciler")
 
@@ -62,6 +67,16 @@ class Node:
     """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
     before_pass: Callable[[], object] = field(default=lambda: None)
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
+    names: ContainerNames | None = None
+    """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
+    watcher: CgroupWatcher | None = None
+
+    def tree(self) -> CgroupTree:
+        """Return where the cgroups of pods are."""
+        knows_budgets = self.rules.knows_budgets
+        if self.names is None:
+            return CgroupTree(self.cgroups, self.layout, knows_budgets=knows_budgets)
+        return RuntimeTree(self.cgroups, self.layout, self.names, knows_budgets=knows_budgets)
 
 
 class Reconciler:
@@ -73,8 +88,15 @@ class Reconciler:
         self._node = node
         self._publish = publish
         memory_nodes = node.rules.topology.memory_nodes if node.rules.manages_memory else None
-        self._enforcer = Enforcer(node.cgroups, memory_nodes, stopping=node.stopping)
-        self._tree = CgroupTree(node.cgroups, node.layout, knows_budgets=node.rules.knows_budgets)
+        self._tree = node.tree()
+        self._enforcement = Enforcement(
+            rules=node.rules,
+            tree=self._tree,
+            enforcer=Enforcer(node.cgroups, memory_nodes, stopping=node.stopping),
+            runtime_makes=node.names is not None,
+            watcher=node.watcher,
+            stopping=node.stopping,
+        )
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
         self._released: set[PodUID] = set()
@@ -152,7 +174,7 @@ class Reconciler:
                 self._note_source(event)
             case HardwareChanged(what):
                 log.warning("hardware_changed", what=what)
-            case Tick() | Stop():
+            case CgroupsChanged() | Tick() | Stop():
                 pass
 
     def _take_list(self, pods: tuple[Pod, ...]) -> None:
@@ -328,19 +350,7 @@ class Reconciler:
             self._released.clear()
 
     def _enforce(self, problems: list[str]) -> None:
-        pods = [
-            self._tree.of(pod)
-            for uid, pod in self._durable.pods.items()
-            if uid not in self._released
-        ]
-        problems += self._tree.make_missing(pods, self._node.stopping)
-        nameless = self._durable.state.pods.keys() - self._durable.pods.keys() - self._released
-        pods += filter(None, map(self._tree.of_unknown, nameless))
-        if self._node.stopping():
-            return
-        done = self._enforcer.enforce(
-            desired_values(self._node.rules, self._durable.state, pods, self._tree.qos_parents)
-        )
+        done = self._enforcement.apply(self._durable, self._released)
         self._writes.update(done.writes)
         for cause, sentence in done.drift:
             self._drift[cause] += 1

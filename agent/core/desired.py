@@ -38,20 +38,24 @@ def desired_values(
     state: NodeState,
     pods: Iterable[PodCgroups],
     qos_parents: Iterable[CgroupPath],
+    *,
+    quota_is_ours: bool = True,
 ) -> dict[CgroupPath, CgroupValues]:
     """Return the values of every cgroup that is known.
 
     A QoS parent that the configuration lays above Guaranteed pods (``kubepods`` itself) must not be
-    among ``qos_parents``: it is never narrowed.  A pod without containers is one of which only its
-    CPUs are known: they are left to it, and nothing of it is written.
+    among ``qos_parents``: it is never narrowed.
+
+    A pod without containers is one that no source has named: it gets the default CPU set, or keeps the
+    CPUs that it holds; nothing else of it is written.  Where the quota is not ours, only that is
+    written which an exclusive slice needs: no limit.
     """
     values: dict[CgroupPath, CgroupValues] = {}
     parents = dict.fromkeys(qos_parents, node_shared(rules, state))
     for cgroups in pods:
-        of_pod = _pod_values(rules, state, cgroups)
+        of_pod = _pod_values(rules, state, cgroups, quota_is_ours=quota_is_ours)
         allowed = of_pod[cgroups.path].cpus
-        if cgroups.pod.containers:
-            values |= of_pod
+        values |= of_pod
         if cgroups.path.parent in parents and allowed is not None:
             parents[cgroups.path.parent] |= allowed
     values |= {path: CgroupValues(cpus=cpus) for path, cpus in parents.items()}
@@ -109,10 +113,13 @@ def container_mems(entry: PodEntry, name: str) -> NodeSet | None:
 
 
 def _pod_values(
-    rules: Rules, state: NodeState, cgroups: PodCgroups
+    rules: Rules, state: NodeState, cgroups: PodCgroups, *, quota_is_ours: bool
 ) -> dict[CgroupPath, CgroupValues]:
     pod = cgroups.pod
     demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
+    if not pod.containers:
+        cpus = entry.held or node_shared(rules, state)
+        return {cgroups.path: CgroupValues(cpus=cpus, keeps_mems=True)}
     by_name = {c.name: c for c in pod.containers}
     values = {}
     for path, name in cgroups.leaves.items():
@@ -120,12 +127,17 @@ def _pod_values(
         values[path] = CgroupValues(
             cpus=container_cpus(demand, state, name),
             mems=container_mems(entry, name) if name is not None else None,
-            cpu_max=None if container is None else container_quota(demand, entry, container),
+            cpu_max=None
+            if container is None
+            or not (quota_is_ours or container_quota_lifted(demand, entry, container))
+            else container_quota(demand, entry, container),
         )
     values[cgroups.path] = CgroupValues(
         cpus=_pod_cpus(demand, state, entry),
         mems=_pod_mems(pod, entry),
-        cpu_max=pod_quota(demand, entry),
+        cpu_max=pod_quota(demand, entry)
+        if quota_is_ours or _pod_quota_lifted(demand, entry)
+        else None,
     )
     return values
 
@@ -177,10 +189,14 @@ def pod_quota(demand: Demand, entry: PodEntry) -> CpuMax:
     Mirrors ``ResourceConfigForPod`` (pkg/kubelet/cm/helpers_linux.go).
     """
     pod = demand.pod
-    if pod_quota_lifted(demand, entry, departures=demand.rules.policy.departures):
+    if _pod_quota_lifted(demand, entry):
         return CpuMax()
     if demand.rules.knows_budgets and pod.budget is not None and CPU in pod.budget.limits:
         return quota(pod.budget.limits[CPU])
     if not all(CPU in c.resources.limits for c in pod.containers):
         return CpuMax()
     return quota(demand.over_life(lambda c: c.resources.limits[CPU]))
+
+
+def _pod_quota_lifted(demand: Demand, entry: PodEntry) -> bool:
+    return pod_quota_lifted(demand, entry, departures=demand.rules.policy.departures)

@@ -1,11 +1,11 @@
 """A verdict and its reason for every container, in words for the person who runs it."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.core.cgroups import CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.demand import Demand
-from agent.core.desired import container_cpus, container_mems, container_quota, pod_quota
+from agent.core.desired import container_mems, container_quota, node_shared, pod_quota
 from agent.core.isolation import Isolation, isolation
 from agent.core.pods import CPU, MEMORY, MILLI, Container, Kind, Pod, QosClass, qos_class
 from agent.core.quantity import format_milli
@@ -46,7 +46,7 @@ def explain(
     rules: Rules, state: NodeState, pod: Pod, rejection: tuple[str, str] | None = None
 ) -> PodVerdict:
     """Return the verdicts on a pod; ``rejection`` is the reason and message of a rejected one."""
-    demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
+    demand, entry = Demand(rules, pod), _in_force(rules, state.pods.get(pod.uid, PodEntry()))
     reason, message = rejection or ("", "")
     blocks = entry.memory_pool or tuple(b for held in entry.memory.values() for b in held)
     nodes = NodeSet.from_bits(0)
@@ -68,23 +68,36 @@ def explain(
     )
 
 
+def _in_force(rules: Rules, entry: PodEntry) -> PodEntry:
+    """Return what a pod really has: without a CPU manager nobody has CPUs of his own.
+
+    What he was given while there was one is remembered, in case that it comes back.
+    """
+    return entry if rules.manages_cpus else replace(entry, pool=None, cpus={})
+
+
 def _container_verdict(
     demand: Demand, state: NodeState, entry: PodEntry, container: Container, rejected: str
 ) -> ContainerVerdict:
     level = isolation(demand, entry, container)
+    cpus = entry.cpus.get(container.name) or node_shared(demand.rules, state)
     return ContainerVerdict(
         name=container.name,
         kind=container.kind,
         verdict=level,
-        reason=_reason(demand, container, level, rejected),
-        cpus=container_cpus(demand, state, container.name),
+        reason=_reason(demand, container, level, len(cpus), rejected),
+        cpus=cpus,
         mems=container_mems(entry, container.name) or NodeSet(),
         cpu_max=container_quota(demand, entry, container),
         memory=entry.memory.get(container.name, ()),
     )
 
 
-def _reason(demand: Demand, container: Container, level: Isolation, rejected: str) -> str:
+def _reason(
+    demand: Demand, container: Container, level: Isolation, held: int, rejected: str
+) -> str:
+    if level is Isolation.EXCLUSIVE and demand.cpus[container.name] != held:
+        return "it runs, and keeps the CPUs that it was given for what it asked then"
     if level is Isolation.EXCLUSIVE:
         whole = format_milli(container.resources.requests[CPU])
         return f"requests and limits are equal, and cpu {whole} is a whole number"

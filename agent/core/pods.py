@@ -80,6 +80,8 @@ class Pod:
     ephemeral_containers: tuple[Container, ...] = ()
     annotations: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
+    container_ids: Mapping[str, str] = field(default_factory=dict)
+    """Id at the runtime -> name, as far as the pod's status tells."""
 
     @property
     def containers(self) -> tuple[Container, ...]:

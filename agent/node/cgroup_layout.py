@@ -94,6 +94,10 @@ class CgroupLayout:
             raise InputError(f"{name!r} is not a container name: use lower case, digits and '-'")
         return pod_path / (f"{name}.scope" if self.driver == "systemd" else name)
 
+    def container_id(self, path: CgroupPath) -> str | None:
+        """Return the id of the container whose cgroup a runtime made, None for every other."""
+        return container_id(path)
+
     def uid_of(self, path: CgroupPath) -> PodUID | None:
         """Return the kubelet's UID of the pod whose cgroup this is, the reverse of `pod`.
 

@@ -6,12 +6,12 @@ A vanished cgroup is `GONE`, whether open, read or write says so with ENOENT or 
 
 import errno
 import os
-import re
-from dataclasses import dataclass
+from collections.abc import Sequence
 from pathlib import Path
 
 from agent.core.cgroups import CgroupPath
 from agent.errors import CgroupError, EnvironmentProblem
+from agent.node.mounts import Mount, mount_around, parse_mountinfo
 from agent.ports import GONE, Gone
 
 CONTROLLERS = ("cpuset", "cpu", "memory")
@@ -34,16 +34,27 @@ class CgroupFs:
         Raises `EnvironmentProblem` with what is wrong and what to do about it: not cgroup v2, or
         only beside v1 (hybrid), mounted read-only, or without the controllers.
         """
+        self.check_mount()
+        self.check_controllers()
+
+    def check_mount(self) -> None:
+        """Make sure of a writable cgroup2 mount, the first half of `check`."""
         if not self.root.is_dir():
-            raise EnvironmentProblem(f"{self.root} is not there: mount cgroup2, or name its place")
+            raise EnvironmentProblem(
+                f"{self.root} is not there", cure="mount cgroup2, or name its place"
+            )
         check_mounted(self.root.resolve(), self._mountinfo.read_text())
+
+    def check_controllers(self) -> None:
+        """Make sure of all `CONTROLLERS`, the other half of `check`."""
         text = self.read(CgroupPath(), "cgroup.controllers")
         missing = [name for name in CONTROLLERS if name not in str(text).split()]
         if missing:
             raise EnvironmentProblem(
-                f"{self.root} lacks the controllers {', '.join(missing)}: enable them in the"
-                f" {_SUBTREE_CONTROL} of the cgroup above; at the top, where cgroup v1 or the"
-                " kernel command line (cgroup_disable=) holds them back, boot without that"
+                f"{self.root} lacks the controllers {', '.join(missing)}",
+                cure=f"enable them in the {_SUBTREE_CONTROL} of the cgroup above; at the top, where"
+                " cgroup v1 or the kernel command line (cgroup_disable=) holds them back, boot"
+                " without that",
             )
 
     def read(self, path: CgroupPath, file: str) -> str | Gone:
@@ -155,48 +166,32 @@ def _gone(error: OSError, target: Path, action: str) -> Gone:
     raise CgroupError(str(target), error.errno or 0, action) from error
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class _Mount:
-    point: Path
-    kind: str
-    options: frozenset[str]
-
-
 def check_mounted(root: Path, mountinfo: str) -> None:
     """Make sure that ``root`` lies in a writable cgroup2 mount, by a mountinfo text (proc(5)).
 
     Raises `EnvironmentProblem` with what is there instead and what to do.
     """
-    mounts = [_mount(line) for line in mountinfo.splitlines()]
-    around = [mount for mount in mounts if root.is_relative_to(mount.point)]
-    # Of mounts at the same place the last one covers the others.
-    nearest = max(reversed(around), key=lambda mount: len(mount.point.parts), default=None)
-    if nearest is None or nearest.kind != "cgroup2":
-        raise EnvironmentProblem(f"{root} {_instead(mounts)}")
-    if "ro" in nearest.options:
+    mounts = parse_mountinfo(mountinfo)
+    around = mount_around(root, mounts)
+    if around is None or around.kind != "cgroup2":
+        raise _something_else(root, mounts)
+    if around.read_only:
         raise EnvironmentProblem(
-            f"{root} is mounted read-only: run numalet on the host, or in a privileged container"
-            " with the host's /sys/fs/cgroup mounted read-write"
+            f"{root} is mounted read-only",
+            cure="run numalet on the host, or in a privileged container with the host's"
+            " /sys/fs/cgroup mounted read-write",
         )
 
 
-def _instead(mounts: list[_Mount]) -> str:
-    cure = "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=)"
+def _something_else(root: Path, mounts: Sequence[Mount]) -> EnvironmentProblem:
+    boot = "boot with systemd.unified_cgroup_hierarchy=1 (and without cgroup_no_v1=)"
     unified = [str(mount.point) for mount in mounts if mount.kind == "cgroup2"]
-    if not any(mount.kind == "cgroup" for mount in mounts):
-        seen = f"cgroup2 is mounted at {unified[0]}" if unified else "mount cgroup2 there"
-        return f"is not a cgroup v2 hierarchy: {seen}"
+    if any(mount.kind == "cgroup" for mount in mounts):
+        if unified:
+            where = f"cgroup v1 has the controllers, cgroup v2 is at {unified[0]}"
+            return EnvironmentProblem(f"{root} is hybrid: {where}", cure=boot)
+        return EnvironmentProblem(f"{root} is cgroup v1, which numalet does not use", cure=boot)
+    what = f"{root} is not a cgroup v2 hierarchy"
     if unified:
-        return f"is hybrid: cgroup v1 has the controllers, cgroup v2 is at {unified[0]}; {cure}"
-    return f"is cgroup v1, which numalet does not use; {cure}"
-
-
-def _mount(line: str) -> _Mount:
-    own, _, shared = line.partition(" - ")
-    fields, (kind, _, super_options) = own.split(" "), shared.split(" ", 2)
-    point = re.sub(r"\\([0-7]{3})", lambda octal: chr(int(octal[1], 8)), fields[4])
-    return _Mount(
-        point=Path(point),
-        kind=kind,
-        options=frozenset(fields[5].split(",")) | frozenset(super_options.split(",")),
-    )
+        what += f": cgroup2 is mounted at {unified[0]}"
+    return EnvironmentProblem(what, cure="mount cgroup2 there")

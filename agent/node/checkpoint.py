@@ -1,8 +1,7 @@
 """Two copies of the checkpoint on disk, of which one is whole at every instant.
 
-Each copy is written as a temporary file in the same folder, synced, renamed over the old one, and
-the rename is synced too (rename(2), fsync(2)); first one copy, then the other.  The newest whole
-copy counts.  What cannot be read is set aside under a name that says so, and never keeps the agent
+First one copy is replaced durably (`agent.node.durable`), then the other.  The newest whole copy
+counts.  What cannot be read is set aside under a name that says so, and never keeps the agent
 from starting.
 """
 
@@ -25,13 +24,13 @@ from agent.node.checkpoint_format import (
     decode,
     frame,
 )
+from agent.node.durable import Disk, replace_file
 from agent.ports import Clock, Remembered
 
 COPIES = ("checkpoint-a.json", "checkpoint-b.json")
 KEPT_ASIDE = 4
 """So many files of one copy and cause are kept aside; the oldest go first."""
 
-_FILE_MODE = 0o600
 _CURES = {
     errno.ENOSPC: "free space on that file system",
     errno.EDQUOT: "raise the quota on that file system",
@@ -56,30 +55,6 @@ class CheckpointNotSaved(StateFileError):
         )
         self.path = path
         self.errno = number
-
-
-class Disk:
-    """The operations that a crash can come between; tests put their own in."""
-
-    def write(self, fd: int, data: memoryview) -> int:
-        """Write some of the data and return how much."""
-        return os.write(fd, data)
-
-    def fsync(self, fd: int) -> None:
-        """Return when a file's content is on the disk."""
-        os.fsync(fd)
-
-    def rename(self, source: Path, target: Path) -> None:
-        """Give a file another name, replacing what had it."""
-        source.replace(target)
-
-    def fsync_folder(self, fd: int) -> None:
-        """Return when a folder's names are on the disk."""
-        try:
-            os.fsync(fd)
-        except OSError as error:
-            if error.errno != errno.EINVAL:  # a file system that cannot, as overlays of some kinds
-                raise
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -175,7 +150,8 @@ class CheckpointStore:
         self._generation = (self._generation or 0) + 1
         data = frame(body, self._generation, self._clock.now_s())
         for path in self._paths:
-            self._write(path, data)
+            with self._reported(path):
+                replace_file(path, data, self._disk)
         self._saved_body = body
         return True
 
@@ -212,35 +188,6 @@ class CheckpointStore:
             for oldest in [*earlier, aside][:-KEPT_ASIDE]:
                 oldest.unlink()
         return aside
-
-    def _write(self, path: Path, data: bytes) -> None:
-        temporary = path.with_name(f"{path.name}.new")
-        with self._reported(path):
-            try:
-                self._write_file(temporary, data)
-                self._disk.rename(temporary, path)
-            except OSError:
-                with contextlib.suppress(OSError):
-                    temporary.unlink()
-                raise
-            self._sync_folder()
-
-    def _write_file(self, path: Path, data: bytes) -> None:
-        fd = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, _FILE_MODE)
-        try:
-            rest = memoryview(data)
-            while rest:
-                rest = rest[self._disk.write(fd, rest) :]
-            self._disk.fsync(fd)
-        finally:
-            os.close(fd)
-
-    def _sync_folder(self) -> None:
-        fd = os.open(self._folder, os.O_RDONLY | os.O_DIRECTORY)
-        try:
-            self._disk.fsync_folder(fd)
-        finally:
-            os.close(fd)
 
     @contextlib.contextmanager
     def _reported(self, path: Path) -> Iterator[None]:

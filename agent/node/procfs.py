@@ -1,4 +1,4 @@
-"""What /proc says about this boot and this process (psutil)."""
+"""What /proc says about this boot, this process and all others (psutil)."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -6,6 +6,7 @@ from pathlib import Path
 
 import psutil
 
+from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem
 
 
@@ -35,6 +36,21 @@ def own_cpu_s() -> float:
     with _explained("self/stat"):
         times = _own_process().cpu_times()
         return times.user + times.system
+
+
+def processes() -> tuple[RunningProcess, ...]:
+    """Return what runs, kernel threads included; what ends meanwhile is left out."""
+    with _explained(""):
+        pids = psutil.pids()
+    return tuple(found for pid in pids if (found := _running(pid)) is not None)
+
+
+def _running(pid: int) -> RunningProcess | None:
+    try:
+        process = psutil.Process(pid)
+        return RunningProcess(pid=pid, name=process.name(), arguments=tuple(process.cmdline()))
+    except (psutil.Error, OSError):  # gone, a zombie, or on its way
+        return None
 
 
 def _own_process() -> psutil.Process:

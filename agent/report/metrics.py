@@ -45,20 +45,18 @@ class SnapshotCollector(Collector):
         yield _gauges("build_info", "Version of the agent.", version, "version")
         yield _gauge("resident_memory_bytes", "Memory of the agent.", self._own.rss_bytes())
         yield _counter("cpu_seconds", "CPU time of the agent.", self._own.cpu_s())
+        yield from _verdicts(snapshot)
         yield from _assignments(snapshot)
+        yield from _memory(snapshot)
         yield from _health(snapshot)
         yield from _counters(snapshot)
 
 
-def _assignments(snapshot: Snapshot) -> Iterator[Metric]:
-    verdicts, topology = snapshot.verdicts, snapshot.rules.topology
-    containers = [c for v in verdicts for c in v.containers]
-    levels = Counter(c.verdict for c in containers)
-    exclusive = CPUSet()
-    for c in containers:
-        exclusive |= c.cpus if c.verdict is Isolation.EXCLUSIVE else CPUSet()
+def _verdicts(snapshot: Snapshot) -> Iterator[Metric]:
+    verdicts = snapshot.verdicts
     admitted = sum(v.admitted for v in verdicts)
     by_verdict = ((("admitted",), admitted), (("rejected",), len(verdicts) - admitted))
+    levels = Counter(c.verdict for v in verdicts for c in v.containers)
     yield _gauges("pods", "Pods known to the agent.", by_verdict, "verdict")
     yield _gauges(
         "containers",
@@ -66,6 +64,13 @@ def _assignments(snapshot: Snapshot) -> Iterator[Metric]:
         (((level.value,), levels[level]) for level in Isolation),
         "verdict",
     )
+
+
+def _assignments(snapshot: Snapshot) -> Iterator[Metric]:
+    verdicts, topology = snapshot.verdicts, snapshot.rules.topology
+    exclusive = CPUSet()
+    for c in (c for v in verdicts for c in v.containers):
+        exclusive |= c.cpus if c.verdict is Isolation.EXCLUSIVE else CPUSet()
     yield _gauge(
         "cpu_manager_shared_pool_size_millicores",
         "CPUs of the default CPU set.",
@@ -85,6 +90,9 @@ def _assignments(snapshot: Snapshot) -> Iterator[Metric]:
         ),
         "numa_node",
     )
+
+
+def _memory(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauges(
         "memory_manager_free_bytes",
         "Memory not assigned, by NUMA node and type.",

@@ -1,4 +1,11 @@
-"""Verdicts as JSON: the document of ``numalet plan -o json``, also part of the status."""
+"""Verdicts as JSON: the document of ``numalet plan -o json``, also part of the status.
+
+``memory`` of a container maps NUMA nodes to bytes.  A key is a Linux list of nodes: ``"0"`` for
+what is on one node, and ``"0-1"`` for what is charged to a group of nodes as a whole.  Nobody knows
+how much of the latter is on which node: the memory manager keeps only the sum right, the kernel
+places a page where it is first touched, and the kubelet's own formats (``numaAffinity`` of
+``memory_manager_state``, ``topology`` of PodResources) name the group beside one size, too.
+"""
 
 from collections.abc import Iterable
 
@@ -12,9 +19,13 @@ Json = dict[str, object]
 
 
 def plan_document(rules: Rules, state: NodeState, verdicts: Iterable[PodVerdict]) -> Json:
-    """Return the whole document; sets are Linux lists, ``cpuMax`` is ``max|<us> <period us>``."""
+    """Return the whole document; sets are Linux lists, ``cpuMax`` is ``max|<us> <period us>``.
+
+    Without a CPU manager all CPUs are the default CPU set.
+    """
+    default = state.default if rules.manages_cpus else rules.topology.cpus
     return {
-        "defaultCpuSet": str(state.default),
+        "defaultCpuSet": str(default),
         "reservedCpuSet": str(rules.reserved),
         "pods": [pod_document(verdict) for verdict in verdicts],
     }
@@ -51,7 +62,7 @@ def _container_document(verdict: ContainerVerdict) -> Json:
 
 
 def bytes_by_nodes(blocks: Iterable[Block]) -> dict[str, int]:
-    """Return bytes of memory by NUMA node; what is charged to a group stands under its list."""
+    """Return bytes of memory by NUMA node, or by the list of a group that is charged as a whole."""
     return {str(b.nodes): b.size_bytes for b in blocks if b.resource == MEMORY}
 
 

@@ -23,7 +23,13 @@ from agent.errors import CgroupError, InputError
 from agent.ports import GONE, Gone
 from agent.simulation.kernel_mirror import Mirror
 from agent.simulation.kernel_tree import Group
-from agent.simulation.kernel_values import DEFAULTS, Possible, refusal
+from agent.simulation.kernel_values import (
+    DEFAULTS,
+    LONGEST_WRITE,
+    LONGEST_WRITES,
+    Possible,
+    refusal,
+)
 
 Write = tuple[CgroupPath, str, str]
 """A write(2): the cgroup, the file's name, the text."""
@@ -220,15 +226,14 @@ class SimulatedKernel:
     def absorb(self) -> list[Write]:
         """Take over what somebody wrote into the mirror since the last look, as foreign writes.
 
-        Returns what the kernel accepted; what it refused is put back.
+        Returns what the kernel accepted; what it refused, removed or replaced files are put back.
         """
         with self._lock:
             before = len(self.foreign_writes)
-            edits = self._mirror.edits()
-            for path, file, text in edits:
+            for path, file, text in self._mirror.edits():
                 with suppress(CgroupError):
                     self.foreign_write(path, file, text)
-            for path in {path for path, _, _ in edits}:
+            for path in tuple(self._mirror.spoilt):
                 self._mirror.show(path, self._groups[path].files())
             return self.foreign_writes[before:]
 
@@ -240,6 +245,8 @@ class SimulatedKernel:
             if not value:
                 return None
             with self._refusals(path, file, f"write {value!r} to"):
+                if len(value.encode(errors="replace")) > LONGEST_WRITES.get(file, LONGEST_WRITE):
+                    raise refusal(errno.E2BIG)
                 self._store(group, file, value.partition("\0")[0])
             log.append((path, file, value))
             if self.on_write is not None:

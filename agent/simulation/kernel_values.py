@@ -21,6 +21,11 @@ DEFAULTS: Mapping[str, Mapping[str, str]] = {
 }
 """The controllers in the kernel's order, and what their files say in a new cgroup."""
 
+LONGEST_WRITE = 4096
+LONGEST_WRITES = {"cpuset.cpus": 100 + 6 * 8192, "cpuset.mems": 100 + 6 * 1024}
+"""Bytes of one write(2), by file; more are E2BIG (``kernfs_fop_write_iter``; ``max_write_len`` in
+kernel/cgroup/cpuset.c, with NR_CPUS and MAX_NUMNODES of distribution kernels for x86-64)."""
+
 _POSSIBLE_NODES = 1024  # MAX_NUMNODES of distribution kernels for x86-64
 _MIN_US, _MAX_PERIOD_US = 1_000, 1_000_000
 _MAX_QUOTA_US = (1 << 44) - 1  # max_bw_runtime_us: 64 bits less BW_SHIFT
@@ -94,10 +99,13 @@ def _region_bits(region: str, size: int) -> int:
 
 
 def _region_number(text: str, size: int) -> int:
-    number = size - 1 if text == "N" else int(text)
-    if number >> 32:
+    if text == "N":
+        return size - 1
+    digits = text.lstrip("0") or "0"
+    # Python refuses to read a text with thousands of digits.
+    if len(digits) > len(str(1 << 32)) or int(digits) >> 32:
         raise refusal(errno.EOVERFLOW)
-    return number
+    return int(digits)
 
 
 def _mems(text: str, nodes: NodeSet) -> str:

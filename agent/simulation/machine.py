@@ -4,13 +4,15 @@ The kernel's formats are those of Documentation/ABI/stable/sysfs-devices-system-
 sysfs-devices-node.  Beside a list there is the mask that other readers (hwloc) want.
 """
 
+import os
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Protocol
 
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.topology import NodeTopology, NumaNode
-from agent.errors import EnvironmentProblem, InputError
+from agent.errors import EnvironmentProblem, InputError, TopologyError
 from agent.simulation.description import (
     DEFAULT_MEM_KIB,
     L3,
@@ -22,8 +24,13 @@ from agent.simulation.description import (
     NumaNodeFiles,
     Offset,
     Single,
+    load_description,
     union,
 )
+
+_MEMORY_FOLDER = "/dev/shm"  # noqa: S108 - tempfile makes a folder of our own in it
+_ROOM_BYTES = 256 << 20
+"""A tree takes a page a file, and the largest machines have tens of thousands."""
 
 
 class TopologyReader(Protocol):
@@ -32,6 +39,31 @@ class TopologyReader(Protocol):
     def __call__(self, root: Path, *, meminfo: Path) -> NodeTopology:
         """Return the machine below ``root``."""
         ...
+
+
+def read_machine(path: Path, read: TopologyReader) -> NodeTopology:
+    """Return the machine that a description file tells of: what ``read`` makes of its sysfs tree.
+
+    Raises `InputError` that names file, line and key, and `TopologyError` that names the file where
+    the machine makes no sense.
+    """
+    description = load_description(path)
+    with TemporaryDirectory(prefix="numalet-sysfs-", dir=_memory_folder()) as folder:
+        try:
+            return topology_of(description, Path(folder), read)
+        except TopologyError as error:
+            reason = str(error).replace(folder, "")
+            raise TopologyError(f"{path} describes no sound machine: {reason}") from error
+
+
+def _memory_folder() -> str | None:
+    """Return a folder in memory for thousands of small files; None is the choice of `tempfile`."""
+    try:
+        place = os.statvfs(_MEMORY_FOLDER)
+    except OSError:
+        return None
+    has_room = place.f_bavail * place.f_frsize >= _ROOM_BYTES
+    return _MEMORY_FOLDER if has_room and os.access(_MEMORY_FOLDER, os.W_OK | os.X_OK) else None
 
 
 def topology_of(description: Description, workdir: Path, read: TopologyReader) -> NodeTopology:

@@ -116,7 +116,6 @@ class PodWatch:
         self._wait = self.wait or self._stop.wait
         self._open: _Body | None = None
         self._state: SourceState | None = None
-        self._last_byte_s = self.clock.monotonic_s()
         self._pods = KnownPods(self.post, self.parse)
         self._backoff = Backoff(
             first_s=self.settings.backoff_first_s,
@@ -124,16 +123,6 @@ class PodWatch:
             uniform=self.uniform,
         )
         self._thread = threading.Thread(target=self._run, name="pod-watch", daemon=True)
-
-    @property
-    def last_byte_age_s(self) -> float:
-        """Seconds since the server last sent a byte of a good answer (or since the beginning)."""
-        return self.clock.monotonic_s() - self._last_byte_s
-
-    @property
-    def is_running(self) -> bool:
-        """Tell whether the thread is at work."""
-        return self._thread.is_alive()
 
     def start(self) -> None:
         """Begin; may be called once."""
@@ -202,7 +191,6 @@ class PodWatch:
         while True:
             with self._get(page, self.settings.list_s) as body:
                 answer = _object(body.read(), "the list of pods")
-            self._last_byte_s = self.clock.monotonic_s()
             items += _items(answer)
             token = metadata(answer).get("continue")
             if not token:
@@ -222,7 +210,7 @@ class PodWatch:
             # Not after the list already: one who may list but not watch is not well.
             detail = f"watching the pods of node {self.node_name}"
             self._report(SourceState(healthy=True, detail=detail))
-            for line in _lines(self._chunks(body)):
+            for line in _lines(iter(lambda: body.read1(CHUNK_BYTES), b"")):
                 version = self._take(_object(line, "a line of the watch"), version)
         return version
 
@@ -244,11 +232,6 @@ class PodWatch:
                 return version  # of a later API: nothing that we could know
         self._backoff.reset()
         return _version(item)
-
-    def _chunks(self, body: _Body) -> Iterator[bytes]:
-        while chunk := body.read1(CHUNK_BYTES):
-            self._last_byte_s = self.clock.monotonic_s()
-            yield chunk
 
     @contextmanager
     def _get(self, query: Json, silence_s: float) -> Iterator[_Body]:

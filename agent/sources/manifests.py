@@ -8,8 +8,9 @@ import contextlib
 import sys
 import threading
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from types import MappingProxyType
 from typing import Literal
 
 from agent.core.pods import Pod, PodUID
@@ -35,13 +36,15 @@ _FROM_THE_WORKLOAD = (("metadata", "name"), ("metadata", "namespace"))
 
 StdIn = Literal["-"]
 Signature = tuple[int, int, int, int]
+Placed = tuple[str, Pod]
+"""A pod after its place (``db.yaml:12``)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Manifest:
-    """What a file says: its pods and what is wrong, each with its place (``db.yaml:12``)."""
+    """What a file says: its pods and what is wrong, each with its place."""
 
-    pods: tuple[tuple[str, Pod], ...] = ()
+    pods: tuple[Placed, ...] = ()
     problems: tuple[tuple[str, str], ...] = ()
 
 
@@ -51,28 +54,70 @@ def read_manifests(paths: Iterable[Path | StdIn]) -> tuple[list[Pod], list[Input
     Of several pods with the same namespace and name the first one counts: paths are taken in their
     order, the files of a folder in the order of their names.
     """
-    pods, problems = merge(manifest for path in paths for manifest in _read(path))
+    placed, problems = merge(manifest for path in paths for manifest in _read(path))
+    pods = [pod for _, pod in placed]
     return pods, [InputRejected(where, reason) for where, reason in problems.items()]
 
 
-def merge(manifests: Iterable[Manifest]) -> tuple[list[Pod], dict[str, str]]:
-    """Return all pods, and what is wrong by its place; a pod that is there already is wrong."""
-    pods: list[Pod] = []
-    places: dict[str, str] = {}
+def merge(
+    manifests: Iterable[Manifest], former: Mapping[PodUID, Placed] = MappingProxyType({})
+) -> tuple[list[Placed], dict[str, str]]:
+    """Return all pods, and what is wrong by its place; a pod that is there already is wrong.
+
+    Of pods with one name or UID the one that was there before stays: that in the file in which
+    ``former`` has it, else that which asks for the same as before.  Else the first one counts.
+    """
+    manifests = list(manifests)
+    found = [placed for manifest in manifests for placed in manifest.pods]
+    wrong = [problem for manifest in manifests for problem in manifest.problems]
+    taken: dict[str, Placed] = {}
+    twice: set[int] = set()
+    for i in sorted(range(len(found)), key=lambda i: _newness(found[i], former)):
+        where, pod = found[i]
+        other = taken.get(pod.full_name) or taken.get(pod.uid)
+        if other is None:
+            taken |= {pod.full_name: found[i], pod.uid: found[i]}
+        else:
+            twice.add(i)
+            wrong.append((where, _is_there_already(pod, *other)))
     problems: dict[str, str] = {}
-    for manifest in manifests:
-        found = list(manifest.problems)
-        for where, pod in manifest.pods:
-            first = places.get(pod.full_name) or places.get(pod.uid)
-            if first is None:
-                pods.append(pod)
-                places |= {pod.full_name: where, pod.uid: where}
-            else:
-                reason = f"pod {pod.full_name} stands in {first} already: rename or remove one"
-                found.append((where, reason))
-        for where, reason in found:
-            problems[where] = f"{problems[where]}; {reason}" if where in problems else reason
-    return pods, problems
+    for where, reason in wrong:
+        problems[where] = f"{problems[where]}; {reason}" if where in problems else reason
+    return [placed for i, placed in enumerate(found) if i not in twice], problems
+
+
+def _newness(placed: Placed, former: Mapping[PodUID, Placed]) -> tuple[bool, bool]:
+    """Return what sorts newcomers behind those who were there before."""
+    where, pod = placed
+    if pod.uid not in former:
+        return True, True
+    place, before = former[pod.uid]
+    return _file(place) != _file(where), not _asks_the_same(before, pod)
+
+
+def _file(place: str) -> str:
+    return place.rpartition(":")[0]
+
+
+def _asks_the_same(one: Pod, other: Pod) -> bool:
+    # A checkpoint leaves out labels and most annotations.
+    return one is other or _lean(one) == _lean(other)
+
+
+def _lean(pod: Pod) -> Pod:
+    return replace(pod, labels={}, annotations={})
+
+
+def _is_there_already(pod: Pod, where: str, other: Pod) -> str:
+    if pod.full_name == other.full_name:
+        return (
+            f"pod {pod.full_name} stands in {where} already, and that one stays:"
+            " rename or remove one of the two"
+        )
+    return (
+        f"the uid {pod.uid!r} of pod {pod.full_name} is that of pod {other.full_name} in {where}, and"
+        " that one stays: give this one a metadata.uid of its own, or none, and it gets one"
+    )
 
 
 def _read(path: Path | StdIn) -> Iterator[Manifest]:
@@ -128,7 +173,7 @@ def parse_manifest(text: str, *, name: str) -> Manifest:
     """
     if not text:
         raise InputError("is empty: remove the file to remove its pods", where=name)
-    pods: list[tuple[str, Pod]] = []
+    pods: list[Placed] = []
     problems: list[tuple[str, str]] = []
     for document in parse(text, name=name):
         for path, raw in _objects(document.data, ()):
@@ -213,15 +258,25 @@ class ManifestFolder:
     A change counts once two looks in a row see the same file: nobody's half-written file is read,
     and an editor that moves the old file away first removes no pod.  As long as something in a
     file is wrong, none of the file's former pods goes; as long as the folder cannot be read, no
-    pod at all does.
+    pod at all does.  Nor does a file with the name or UID of a pod take its place: that pod stays,
+    and the newcomer is wrong.  ``running`` are the pods of before this start, which stay as long
+    as some file asks for the same; of files that all ask for something else the first one counts.
     """
 
-    def __init__(self, folder: Path, post: Post, *, interval_s: float = 0.25) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        post: Post,
+        *,
+        running: Mapping[PodUID, Pod] = MappingProxyType({}),
+        interval_s: float = 0.25,
+    ) -> None:
         self._folder = folder
         self._post = post
         self._interval_s = interval_s
         self._seen: dict[Path, Signature] = {}
         self._taken: dict[Path, tuple[Signature, Manifest]] = {}
+        self._placed: dict[PodUID, Placed] = {uid: ("", pod) for uid, pod in running.items()}
         self._pods: dict[PodUID, Pod] | None = None
         self._problems: dict[str, str] = {}
         self._failure = ""
@@ -284,12 +339,15 @@ class ManifestFolder:
         self._taken[path] = (signature, manifest)
 
     def _publish(self) -> None:
-        pods, problems = merge(self._taken[path][1] for path in sorted(self._taken))
+        manifests = (self._taken[path][1] for path in sorted(self._taken))
+        placed, problems = merge(manifests, self._placed)
+        pods = tuple(pod for _, pod in placed)
+        self._placed = {pod.uid: (where, pod) for where, pod in placed}
         former, self._pods = self._pods, {pod.uid: pod for pod in pods}
         if former is None:
             self._report_problems(problems)
             self._incomplete = bool(problems)
-            self._post(PodsListed(tuple(pods)))
+            self._post(PodsListed(pods))
             return
         for event in _changes(former, self._pods):
             self._post(event)
@@ -297,7 +355,7 @@ class ManifestFolder:
         if self._incomplete and not problems:
             # Whom only the files with mistakes could have held is known to be gone only now.
             self._incomplete = False
-            self._post(PodsListed(tuple(pods)))
+            self._post(PodsListed(pods))
 
     def _report_problems(self, problems: dict[str, str]) -> None:
         for where in self._problems.keys() - problems.keys():

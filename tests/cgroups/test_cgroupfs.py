@@ -164,10 +164,10 @@ def test_make_writes_only_the_missing_controllers(folder: Path) -> None:
         (V1, "/sys/fs/cgroup", "is cgroup v1, which numalet does not use; boot with"),
         (V1, "/sys/fs/cgroup/cpuset", "is cgroup v1"),
         (HYBRID, "/sys/fs/cgroup", "is hybrid: .*cgroup v2 is at /sys/fs/cgroup/unified; boot"),
-        (READ_ONLY, "/sys/fs/cgroup", "is mounted read-only: run numalet on the host"),
+        (READ_ONLY, "/sys/fs/cgroup", "is mounted read-only; run numalet on the host"),
         (V2.replace("cgroup2 rw", "cgroup2 ro"), "/sys/fs/cgroup", "is mounted read-only"),
         (NOT_MOUNTED, "/sys/fs/cgroup", "is not a cgroup v2 hierarchy: cgroup2 is mounted at /mnt"),
-        ("", "/sys/fs/cgroup", "is not a cgroup v2 hierarchy: mount cgroup2 there"),
+        ("", "/sys/fs/cgroup", "is not a cgroup v2 hierarchy; mount cgroup2 there"),
         (
             V2 + "99 31 0:50 / /sys/fs/cgroup rw - tmpfs tmpfs rw\n",
             "/sys/fs/cgroup",
@@ -208,7 +208,7 @@ def test_a_complete_hierarchy_passes_the_check(tmp_path: Path) -> None:
 
 
 def test_missing_controllers_are_named(tmp_path: Path) -> None:
-    with pytest.raises(EnvironmentProblem, match="lacks the controllers cpuset, memory: enable"):
+    with pytest.raises(EnvironmentProblem, match="lacks the controllers cpuset, memory; enable"):
         checked(tmp_path.resolve(), "cpu io\n")
 
 

@@ -67,6 +67,26 @@ def test_the_last_possible_cpu_has_a_name_and_the_one_after_it_is_out_of_range(r
     assert rig.text(group, "cpuset.cpus") == f"0-{last}"
 
 
+def test_a_number_of_thousands_of_digits_is_too_large_unless_they_are_zeros(rig: Rig) -> None:
+    group = rig.group("a")
+    assert rig.errno(group, "cpuset.cpus", "9" * 5000) == errno.EOVERFLOW
+    rig.write(group, "cpuset.cpus", "0" * 5000 + "1")
+    assert rig.text(group, "cpuset.cpus") == "1"
+
+
+@pytest.mark.parametrize(
+    ("file", "text", "longest"),
+    [("memory.max", "max", 4096), ("cpuset.mems", "0", 6244)],
+)
+def test_a_write_that_is_longer_than_a_page_or_all_names_is_refused(
+    rig: Rig, file: str, text: str, longest: int
+) -> None:
+    group = rig.group("a")
+    rig.write(group, file, text.rjust(longest))
+    assert rig.text(group, file) == text
+    assert rig.errno(group, file, text.rjust(longest + 1)) == errno.E2BIG
+
+
 def test_absent_nodes_are_invalid_and_impossible_ones_out_of_range(rig: Rig) -> None:
     group = rig.group("a")
     rig.write(group, "cpuset.mems", "0")

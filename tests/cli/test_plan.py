@@ -229,6 +229,28 @@ def test_a_copy_of_sysfs_is_a_machine(numalet: Cli, tmp_path: Path) -> None:
     assert ended.json()["defaultCpuSet"] == "0-3"
 
 
+def test_without_a_cpu_manager_all_cpus_are_shared_and_said_to_be(
+    numalet: Cli, tmp_path: Path
+) -> None:
+    config = tmp_path / "none.yaml"
+    kind = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+    config.write_text(f"{kind}cpuManagerPolicy: none\n")
+    ended = numalet("plan", "-f", DB, "--simulate", MACHINE, "--config", config)
+    *_, first, _, _, last = [" ".join(line.split()) for line in ended.out.splitlines()]
+    assert first == "database (app) node-shared 0-31 0 400000 100000"
+    assert last == "default CPU set: 0-31 reserved CPUs: none"
+
+
+def test_memory_of_a_group_of_nodes_is_told_as_a_whole_under_the_list_of_the_group(
+    numalet: Cli,
+) -> None:
+    # Each of the two nodes has 64Gi.
+    wide = TOO_BIG.replace("cpu: 40, memory: 1Gi", "cpu: 2, memory: 100Gi")
+    ended = numalet("plan", "-f", "-", "--simulate", MACHINE, "-o", "json", stdin=wide)
+    ((container,),) = [pod["containers"] for pod in ended.json()["pods"]]
+    assert (container["mems"], container["memory"]) == ("0-1", {"0-1": 100 << 30})
+
+
 @pytest.mark.parametrize("kind", ["text", "json"])
 def test_nothing_is_left_behind(numalet: Cli, tmp_path: Path, kind: str) -> None:
     numalet.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))

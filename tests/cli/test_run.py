@@ -60,6 +60,7 @@ def test_one_line_says_what_was_filled_in_and_the_database_is_placed(node: Node)
     assert ended.status == 0
     (filled_in,) = [line for line in logged(ended) if line["event"] == "filled_in"]
     assert filled_in["what"] == (
+        "topologyManagerScope pod: none was named, and a kubelet would take container; "
         "reservedSystemCPUs 0: no CPU was reserved, so the first core is; "
         "reservedMemory node 0: memory=100Mi: no NUMA node was named for what is reserved"
     )
@@ -115,6 +116,20 @@ def test_started_again_it_decides_the_same_and_writes_nothing(node: Node) -> Non
     for path, before in written.items():
         now = path.stat()
         assert (now.st_ino, now.st_mtime_ns) == (before.st_ino, before.st_mtime_ns)
+
+
+def test_a_file_that_came_while_it_was_stopped_does_not_take_over_a_pod(node: Node) -> None:
+    (node.pods / "b.yaml").write_text(DB.read_text())
+    node.once()
+    (node.pods / "a.yaml").write_text(DB.read_text().replace('cpu: "6"', 'cpu: "9"'))
+    ended = node.once()
+    assert ended.status == 0
+    assert ["default/latency-critical-db", "Guaranteed", "admitted", "1-6"] in [
+        line.split()[:4] for line in ended.out.splitlines()
+    ]
+    (line,) = [line for line in logged(ended) if line["event"] == "input_rejected"]
+    assert line["where"].startswith(f"{node.pods}/a.yaml:")
+    assert f"stands in {node.pods}/b.yaml:" in line["reason"]
 
 
 def test_a_bad_manifest_is_told_with_file_line_and_reason(node: Node) -> None:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.rig import DB, TINY, Cli
+from tests.cli.rig import DB, PROJECT, TINY, Cli
 
 POD = """apiVersion: v1
 kind: Pod
@@ -185,8 +185,21 @@ def test_a_machine_that_makes_no_sense_is_status_4(numalet: Cli, tmp_path: Path)
     assert "shows no online CPU: is" in ended.err
 
 
+@pytest.mark.parametrize(
+    "words",
+    [("topology",), ("plan", "-f", DB), ("state", "verify"), ("run", "--once", "--pods", "/tmp")],
+)
+def test_a_description_that_makes_no_sense_is_status_4_and_named(
+    numalet: Cli, words: Sequence[str | Path]
+) -> None:
+    broken = PROJECT / "tests/data/topologies/broken-overlapping-nodes.yaml"
+    ended = numalet(*words, "--simulate", broken)
+    assert (ended.status, ended.out) == (4, "")
+    assert ended.err.startswith(f"numalet: {broken} describes no sound machine: /sys/devices/")
+
+
 def test_a_disk_that_fails_is_a_sentence_too(numalet: Cli, tmp_path: Path) -> None:
     numalet.monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "gone"))
-    ended = numalet("topology", "--simulate", TINY)
+    ended = numalet("run", "--once", "--simulate", TINY, "--pods", tmp_path)
     assert (ended.status, ended.out) == (3, "")
     assert ended.err.startswith("numalet: [Errno 2] No such file or directory: ")

@@ -14,6 +14,7 @@ from .machines import GI, machine, two_nodes
 
 KUBELET = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 MI = 1 << 20
+SCOPE = "topologyManagerScope pod: none was named, and a kubelet would take container"
 
 
 @pytest.fixture
@@ -34,6 +35,7 @@ def test_without_a_file_the_first_whole_core_and_100mi_are_reserved() -> None:
     assert config.policy.reserved_memory == ((0, {"memory": 100 * MI}),)
     assert config.origins["reservedSystemCPUs"].startswith("filled in: no CPU was reserved")
     assert config.filled_in == (
+        SCOPE,
         "reservedSystemCPUs 0,4: no CPU was reserved, so the first core is",
         "reservedMemory node 0: memory=100Mi: no NUMA node was named for what is reserved",
     )
@@ -42,7 +44,8 @@ def test_without_a_file_the_first_whole_core_and_100mi_are_reserved() -> None:
 def test_what_the_file_says_is_left_alone(file: Path) -> None:
     config = filled(
         file,
-        "reservedSystemCPUs: 1,3\nsystemReserved: {cpu: 500m, memory: 924Mi}\n"
+        "topologyManagerScope: container\nreservedSystemCPUs: 1,3\n"
+        "systemReserved: {cpu: 500m, memory: 924Mi}\n"
         "reservedMemory:\n- {numaNode: 1, limits: {memory: 1Gi}}\n",
         two_nodes(),
     )
@@ -61,12 +64,31 @@ def test_an_amount_of_cpu_without_a_set_leaves_the_choice_to_the_pick_rules(file
 
 
 def test_managers_that_are_off_get_nothing(file: Path) -> None:
-    config = filled(file, "cpuManagerPolicy: none\nmemoryManagerPolicy: None\n", two_nodes())
+    off = "cpuManagerPolicy: none\nmemoryManagerPolicy: None\ntopologyManagerPolicy: none\n"
+    config = filled(file, off, two_nodes())
 
     assert config.policy.reserved_cpus == CPUSet()
     assert config.policy.reserved_memory == ()
     assert config.policy.node_reservation == {"memory": 100 * MI}
     assert config.filled_in == ()
+
+
+@pytest.mark.parametrize("policy", ["best-effort", "restricted", "single-numa-node"])
+def test_a_scope_that_is_not_named_is_pod_and_said(file: Path, policy: str) -> None:
+    config = filled(file, f"topologyManagerPolicy: {policy}\n", two_nodes())
+
+    assert config.policy.topology_scope == "pod"
+    assert config.filled_in[0] == SCOPE
+    assert config.origins["topologyManagerScope"] == (
+        "filled in: none was named, and a kubelet would take container"
+    )
+
+
+def test_a_scope_that_is_named_is_not_filled_in(file: Path) -> None:
+    config = filled(file, "topologyManagerScope: pod\n", two_nodes())
+
+    assert SCOPE not in config.filled_in
+    assert config.origins["topologyManagerScope"] == f"{file}:3"
 
 
 def test_memory_is_reserved_where_there_is_memory() -> None:

@@ -142,6 +142,11 @@ def test_an_empty_value_is_a_default(file: Path) -> None:
         (KUBELET + "evictionHard: {memory.available: x%}\n", 3, "'x%' is not a threshold"),
         (KUBELET + "evictionHard: 1\n", 3, "1 is not a mapping"),
         (KUBELET + "featureGates:\n  Some: 'on'\n", 4, "featureGates.Some: 'on' is not true or"),
+        (KUBELET + "cgroupRoot: /../other\n", 3, "cgroupRoot: '/../other' is no cgroup below"),
+        (KUBELET + "cgroupRoot: a/./b\n", 3, 'without "." and ".."'),
+        (KUBELET + "cgroupRoot: a//b\n", 3, "'a//b' is no cgroup below"),
+        (KUBELET + "cgroupRoot: /sys/fs/cgroup/kubelet\n", 3, "without /sys/fs/cgroup before it"),
+        (KUBELET + "cgroupRoot: 5\n", 3, "cgroupRoot: 5 is not a text"),
         (KUBELET + "reservedMemory:\n- limits: {}\n", 4, "numaNode: is missing"),
         (KUBELET + "reservedMemory:\n- numaNode: 0\n  limits: {cpu: 1}\n", 5, "'cpu' cannot be"),
         (KUBELET + "reservedMemory:\n- numaNode: -1\n  limits: {}\n", 4, "greater than or equal"),
@@ -174,6 +179,11 @@ def test_what_is_wrong_is_told_with_line_key_and_what_is_possible(
 
     assert caught.value.where == f"{file}:{line}"
     assert reason in str(caught.value)
+
+
+@pytest.mark.parametrize("root", ["/", "", "/kubelet", "kubelet/", "/a/b-c.slice", "..a"])
+def test_a_cgroup_root_in_the_hierarchy_is_taken_as_it_is(file: Path, root: str) -> None:
+    assert loaded(file, f"{KUBELET}cgroupRoot: '{root}'\n").cgroup_root == root
 
 
 def test_a_file_that_is_not_there_is_told() -> None:

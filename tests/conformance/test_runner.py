@@ -354,3 +354,37 @@ def test_the_command_prints_a_line_of_times_a_scenario(tmp_path: Path, kep_examp
 
     assert list(line) == ["id", "admitted", "us", "us_with_checkpoint"]
     assert line["id"] == kep_example["id"]
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read: No such file or directory"),
+        (b"5\n", "is no file of recorded scenarios: every line has an object with config, "),
+        (b"{\n", "is no file of recorded scenarios: Expecting property name"),
+        (b"\xff\n", "is no file of recorded scenarios: 'utf-8' codec can't decode"),
+    ],
+)
+@pytest.mark.parametrize("words", [(), ("--times",)])
+def test_what_is_no_file_of_scenarios_is_a_sentence_and_status_2(
+    tmp_path: Path, words: tuple[str, ...], content: bytes | None, reason: str
+) -> None:
+    file = tmp_path / "vectors.jsonl"
+    if content is not None:
+        file.write_bytes(content)
+
+    ended = run(*words, file)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"conformance: {file} {reason}")
+    assert ended.stderr.count("\n") == 1
+
+
+def test_a_compressed_file_that_is_cut_is_a_sentence_and_status_2(tmp_path: Path) -> None:
+    file = tmp_path / "vectors.jsonl.gz"
+    file.write_bytes((VECTORS / "memory.jsonl.gz").read_bytes()[:200])
+
+    ended = run(file)
+
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith(f"conformance: {file} is no file of recorded scenarios: ")

@@ -7,6 +7,7 @@ from agent.core.departures import POD_QUOTA
 from agent.core.explain import PodVerdict, explain
 from agent.core.isolation import Isolation
 from agent.core.pods import Container, Kind, Pod, QosClass
+from agent.core.restore import rebuild
 from agent.core.startup import Rules
 from tests.props.test_promises import moments
 from tests.strategies import GI, Step, container, histories, machine, pod, rules, rules_for
@@ -134,6 +135,34 @@ def test_the_nodes_of_a_pod_are_those_of_its_memory_or_else_of_its_cpus() -> Non
     assert verdict(pod("p", container("c"))).nodes == NodeSet()
 
 
+@pytest.mark.parametrize("now", ["cpu=1500m memory=1Gi", "cpu=4 memory=1Gi", "memory=1Gi"])
+def test_who_holds_other_cpus_than_he_asks_for_now_is_told_that_he_keeps_them(now: str) -> None:
+    rules = rules_for(machine(sockets=2, cores_per_node=8))
+    before = admit(rules, rules.initial_state(), pod("p", container("c", "cpu=2 memory=1Gi")))
+    changed = pod("p", container("c", now))
+
+    (told,) = explain(rules, admit(rules, before.state, changed).state, changed).containers
+
+    assert (told.verdict, told.cpus) == (Isolation.EXCLUSIVE, CPUSet([2, 3]))
+    assert told.reason == "it runs, and keeps the CPUs that it was given for what it asked then"
+
+
+def test_without_a_cpu_manager_nobody_is_exclusive_whatever_he_was_given_before() -> None:
+    two_sockets = machine(sockets=2, cores_per_node=8)
+    static, none = (rules_for(two_sockets, cpu_policy=policy) for policy in ("static", "none"))
+    each = pod("mixed", database, proxy, budget=BUDGET)
+    state = rebuild(none, admit(static, static.initial_state(), each).state.pods)
+
+    told = explain(none, state, each)
+
+    assert (told.admitted, told.pool, str(told.cpu_max)) == (True, CPUSet(), "600000 100000")
+    assert [(c.verdict, c.reason) for c in told.containers] == [
+        (Isolation.NODE_SHARED, "cpuManagerPolicy is none")
+    ] * 2
+    assert {c.cpus for c in told.containers} == {two_sockets.cpus}
+    assert [str(c.cpu_max) for c in told.containers] == ["400000 100000", "150000 100000"]
+
+
 @given(rules(), histories())
 @settings(max_examples=60, deadline=None)
 def test_everybody_is_told_something(rules: Rules, history: list[Step]) -> None:
@@ -145,5 +174,6 @@ def test_everybody_is_told_something(rules: Rules, history: list[Step]) -> None:
             assert all(c.reason for c in told.containers)
             for c in told.containers:
                 if c.verdict is Isolation.EXCLUSIVE:
+                    assert c.reason.startswith("requests and limits are equal")
                     assert c.cpus <= told.pool
                     assert str(c.cpu_max) == "max 100000"

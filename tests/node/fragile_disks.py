@@ -7,7 +7,8 @@ from pathlib import Path
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.pods import Container, Kind, Pod, PodUID, Resources
 from agent.core.state import Affinity, Block, MemoryTable, NodeMemory, NodeState, PodEntry
-from agent.node.checkpoint import CheckpointStore, Disk
+from agent.node.checkpoint import CheckpointStore
+from agent.node.durable import Disk
 from agent.ports import Rejection, Remembered
 
 

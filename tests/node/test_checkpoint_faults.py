@@ -4,7 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.node.checkpoint import COPIES, CheckpointNotSaved, Disk
+from agent.node.checkpoint import COPIES, CheckpointNotSaved
+from agent.node.durable import Disk
 from tests.node.fragile_disks import (
     NEW,
     OLD,

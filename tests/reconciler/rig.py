@@ -1,5 +1,6 @@
 """A node to live on: a simulated kernel, a state folder, and an agent that can be killed."""
 
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -10,8 +11,9 @@ from agent.core.pods import CPU, MEMORY, Container, Pod, PodUID, Resources
 from agent.core.policy import Policy
 from agent.core.startup import Rules, start
 from agent.node.cgroup_layout import CgroupLayout
-from agent.node.checkpoint import CheckpointStore, Disk
-from agent.ports import GONE, Event, Gone, PodsListed, Remembered, Snapshot
+from agent.node.checkpoint import CheckpointStore
+from agent.node.durable import Disk
+from agent.ports import GONE, ContainerNames, Event, Gone, PodsListed, Remembered, Snapshot
 from agent.reconciler import Node, Reconciler
 from agent.simulation.kernel import SimulatedKernel
 from tests.node.fragile_disks import Clock, UnsyncedDisk
@@ -147,6 +149,8 @@ class World:
     countdown: Countdown = field(default_factory=Countdown)
     disk: Disk | None = None
     observe: bool = False
+    names: ContainerNames | None = None
+    stopping: Callable[[], bool] = field(default=lambda: False)
     kernel_class: type[WatchedKernel] = WatchedKernel
     snapshots: list[Snapshot] = field(default_factory=list)
 
@@ -183,6 +187,8 @@ class World:
             cgroup_root=str(self.kernel.root),
             observe=self.observe,
             before_pass=self.kernel.absorb,
+            names=self.names,
+            stopping=self.stopping,
         )
         self.agent = kind(node, store.load().remembered, self.snapshots.append)
         return self.agent

@@ -1,7 +1,6 @@
 """Many events at a time, room that comes back, and a list that is not complete."""
 
 import queue
-from dataclasses import replace
 from pathlib import Path
 
 from agent.core.cgroups import CgroupPath
@@ -28,14 +27,13 @@ def test_a_stop_comes_before_all_that_waits_with_it(tmp_path: Path) -> None:
 
 def test_a_stop_ends_a_long_pass_half_way_and_the_next_start_completes_it(tmp_path: Path) -> None:
     world = World(two_sockets(), tmp_path)
-    agent = world.agent
-    agent._node = replace(agent._node, stopping=lambda: bool(world.kernel.writes))
-    agent._enforcer._stopping = agent._node.stopping
+    world.stopping = lambda: bool(world.kernel.writes)
 
-    agent.handle(PodsListed((A, B)))
+    world.start().handle(PodsListed((A, B)))
     assert world.kernel.children(CgroupPath("kubepods")) != ()
     half = len(world.kernel.writes)
 
+    world.stopping = lambda: False
     world.start().handle(PodsListed((A, B)))
     assert len(world.kernel.writes) > half
     assert world.snapshots[-1].problems == ()

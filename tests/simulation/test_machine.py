@@ -1,3 +1,6 @@
+import os
+import shutil
+import tempfile
 from pathlib import Path
 from tempfile import TemporaryDirectory
 
@@ -6,7 +9,7 @@ from hypothesis import given, settings
 
 from agent.core.cpuset import CPUSet
 from agent.core.topology import Core, NodeTopology, NumaNode
-from agent.errors import EnvironmentProblem, InputError
+from agent.errors import EnvironmentProblem, InputError, TopologyError
 from agent.node.sysfs import read_topology
 from agent.simulation.description import (
     Description,
@@ -14,10 +17,11 @@ from agent.simulation.description import (
     load_description,
     parse_description,
 )
-from agent.simulation.machine import describe, sysfs_files, topology_of, write_sysfs
+from agent.simulation.machine import describe, read_machine, sysfs_files, topology_of, write_sysfs
 from tests.machines.ordinary import Ordinary, ordinary_machines
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+TOPOLOGIES = CHECKOUT / "tests/data/topologies"
 MINIMAL = "schema: numalet-topology/v1\nname: x\ncpu: {online: 0-3}\n"
 
 
@@ -182,3 +186,33 @@ def test_cores_that_follow_no_rule_are_described_one_by_one() -> None:
     )
 
     assert topology(describe(odd, name="odd")) == odd
+
+
+def test_the_tree_of_a_description_is_in_memory_where_there_is_room_and_never_stays() -> None:
+    seen: list[Path] = []
+
+    def read(root: Path, *, meminfo: Path) -> NodeTopology:
+        assert meminfo.is_file()
+        seen.append(root)
+        return read_topology(root, meminfo=meminfo)
+
+    machine = read_machine(TOPOLOGIES / "ampere-altra-2s.yaml", read)
+
+    (root,) = seen
+    assert len(machine.cpus) == 160
+    assert not root.parent.exists()
+    memory = Path("/dev/shm")
+    has_room = os.access(memory, os.W_OK) and shutil.disk_usage(memory).free >= 256 << 20
+    assert root.is_relative_to(memory if has_room else tempfile.gettempdir())
+
+
+def test_a_machine_that_makes_no_sense_is_told_by_its_description_not_by_a_temporary_file() -> None:
+    broken = TOPOLOGIES / "broken-overlapping-nodes.yaml"
+
+    with pytest.raises(TopologyError) as caught:
+        read_machine(broken, read_topology)
+
+    assert str(caught.value).startswith(
+        f"{broken} describes no sound machine: "
+        "/sys/devices/system/node/node1/cpulist claims CPUs 0-7 of other NUMA nodes: "
+    )

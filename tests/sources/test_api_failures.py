@@ -291,7 +291,7 @@ def test_closing_ends_a_silent_watch_within_a_second(
     assert rig.take(2) == [EMPTY, WELL]
 
     assert seconds_to_close(rig) < 1
-    assert not rig.watch.is_running
+    assert not rig.watch._thread.is_alive()
     assert rig.events.empty()
 
 
@@ -301,7 +301,7 @@ def test_closing_ends_a_list_that_stopped_in_the_middle_within_a_second(rig: Rig
     begun.wait(PATIENCE_S)
 
     assert seconds_to_close(rig) < 1
-    assert not rig.watch.is_running
+    assert not rig.watch._thread.is_alive()
     assert rig.events.empty()
 
 
@@ -314,7 +314,7 @@ def test_closing_does_not_wait_for_an_answer_that_begins_too_late_to_be_told(rig
     release.set()
     rig.server.close()
     rig.watch.close()
-    assert not rig.watch.is_running
+    assert not rig.watch._thread.is_alive()
     assert rig.events.empty()
 
 
@@ -324,23 +324,7 @@ def test_closing_ends_a_wait_within_a_second(rig: Rig) -> None:
     rig.take(1)
 
     assert seconds_to_close(rig) < 1
-    assert not rig.watch.is_running
-
-
-def test_the_age_of_the_last_byte_counts_from_the_last_line(rig: Rig) -> None:
-    rig.serve(page(), stalled(LAST))
-    rig.until_last()
-
-    assert rig.watch.last_byte_age_s == 0
-    rig.time.monotonic += 42
-    assert rig.watch.last_byte_age_s == 42
-
-
-def test_a_refusal_is_no_byte_of_a_good_answer(rig: Rig) -> None:
-    rig.serve(status(500, "InternalError"), status(500, "InternalError", "again"), half_a_list())
-
-    rig.take(2)
-    assert rig.watch.last_byte_age_s >= 1
+    assert not rig.watch._thread.is_alive()
 
 
 def test_without_a_node_name_nothing_is_watched(tmp_path: Path) -> None:

@@ -6,18 +6,15 @@ import tempfile
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.core.pods import Pod, PodUID
 from agent.ports import Event, InputRejected, PodChanged, PodGone, PodsListed, SourceState
-from agent.sources.manifests import ManifestFolder, read_manifests
+from agent.sources.manifests import ManifestFolder, manifest_files, read_file
 from agent.sources.pod_model import stable_uid
-
-if TYPE_CHECKING:
-    from agent.core.pods import Pod, PodUID
 
 PATIENCE_S = 10.0
 POD = """\
@@ -235,6 +232,27 @@ CONTENTS = st.none() | st.lists(
 ).map("---\n".join)
 
 
+class Follower:
+    """Who follows the events of a source, and knows nothing else."""
+
+    def __init__(self) -> None:
+        self.pods: dict[PodUID, Pod] = {}
+        self.complaints: dict[str, str] = {}
+
+    def __call__(self, event: Event) -> None:
+        match event:
+            case PodsListed(pods):
+                self.pods = {pod.uid: pod for pod in pods}
+            case PodChanged(pod):
+                self.pods[pod.uid] = pod
+            case PodGone(uid):
+                del self.pods[uid]
+            case InputRejected(where, ""):
+                del self.complaints[where]
+            case InputRejected(where, reason):
+                self.complaints[where] = reason
+
+
 @given(
     steps=st.lists(st.tuples(st.sampled_from(["1.yaml", "2.yaml"]), CONTENTS, st.booleans())),
 )
@@ -242,37 +260,30 @@ def test_who_follows_the_events_knows_what_the_folder_says(
     steps: list[tuple[str, str | None, bool]],
 ) -> None:
     with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        known: dict[PodUID, Pod] = {}
-        complaints: dict[str, str] = {}
-
-        def follow(event: Event) -> None:
-            match event:
-                case PodsListed(pods):
-                    known.update({pod.uid: pod for pod in pods})
-                case PodChanged(pod):
-                    known[pod.uid] = pod
-                case PodGone(uid):
-                    del known[uid]
-                case InputRejected(where, ""):
-                    del complaints[where]
-                case InputRejected(where, reason):
-                    complaints[where] = reason
-
-        source = ManifestFolder(folder, follow)
+        folder, follower = Path(name), Follower()
+        source = ManifestFolder(folder, follower)
         for file, content, is_looked_at in steps:
-            if content is None:
-                (folder / file).unlink(missing_ok=True)
-            else:
-                (folder / file).write_text(content)
+            write(folder / file, content)
             if is_looked_at:
                 source.look()
         source.look()
         source.look()
 
-        pods, rejected = read_manifests([folder])
-        assert known == {pod.uid: pod for pod in pods}
-        assert complaints == {r.where: r.reason for r in rejected}
+        found = [placed for file in manifest_files(folder) for placed in read_file(file).pods]
+        pods = follower.pods.values()
+        assert {pod.uid for pod in pods} == {pod.uid for _, pod in found}
+        # Of each pod one counts, and all others are complained of.
+        counting = [(where, pod) for where, pod in found if where not in follower.complaints]
+        assert sorted(pod.uid for _, pod in counting) == sorted(follower.pods)
+        assert all(pod in pods for _, pod in counting)
+        assert follower.complaints.keys() <= {where for where, _ in found}
+
+
+def write(file: Path, content: str | None) -> None:
+    if content is None:
+        file.unlink(missing_ok=True)
+    else:
+        file.write_text(content)
 
 
 def test_the_thread_tells_the_list_then_the_changes_and_ends_when_closed(tmp_path: Path) -> None:

@@ -191,7 +191,8 @@ def test_of_two_pods_with_one_name_the_first_file_in_order_counts(tmp_path: Path
     assert rejected == [
         InputRejected(
             f"{tmp_path}/b.yaml:1",
-            f"pod default/db stands in {tmp_path}/a.yaml:1 already: rename or remove one",
+            f"pod default/db stands in {tmp_path}/a.yaml:1 already, and that one stays:"
+            " rename or remove one of the two",
         )
     ]
 
@@ -202,7 +203,13 @@ def test_of_two_pods_with_one_uid_the_first_counts() -> None:
     pods, rejected = read_manifests_of(first + "---\n" + second)
 
     assert [pod.name for pod in pods] == ["a"]
-    assert [r.where for r in rejected] == ["stdin:10"]
+    assert rejected == [
+        InputRejected(
+            "stdin:10",
+            "the uid 'u' of pod default/b is that of pod default/a in stdin:1, and that one stays:"
+            " give this one a metadata.uid of its own, or none, and it gets one",
+        )
+    ]
 
 
 def read_manifests_of(text: str) -> tuple[list[Pod], list[InputRejected]]:

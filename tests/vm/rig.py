@@ -25,7 +25,12 @@ class Outcome:
 
 
 def in_guest(
-    topology: GuestTopology, command: str, *, kernel: str = "6.1", results: Path | None = None
+    topology: GuestTopology,
+    command: str,
+    *,
+    kernel: str = "6.1",
+    systemd: bool = False,
+    results: Path | None = None,
 ) -> Outcome:
     """Boot, run and end; skips the test where this machine cannot have such a guest."""
     stdout, stderr = io.BytesIO(), io.BytesIO()
@@ -33,6 +38,7 @@ def in_guest(
         topology=topology,
         command=command,
         kernel=kernel,
+        systemd=systemd,
         results=results,
         timeout_s=TIMEOUT_S,
         stdout=stdout,

@@ -1,0 +1,244 @@
+"""A kubelet and a runtime make the cgroups; the agent finds them, and makes or removes none."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, field, replace
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from agent.core.cgroups import CgroupPath
+from agent.core.pods import Container, Kind, PodUID
+from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
+from tests.reconciler.rig import (
+    BEST_EFFORT,
+    BURSTABLE,
+    KUBEPODS,
+    World,
+    annotated_pod,
+    equal,
+    exclusive_pod,
+    shared_pod,
+    two_sockets,
+)
+
+A, B = exclusive_pod("a", 2), exclusive_pod("b", 3)
+MIXED = replace(
+    A,
+    app_containers=(
+        Container(name="db", resources=equal(2000)),
+        Container(name="side", resources=equal(500)),
+    ),
+)
+POOL = annotated_pod("pool", 3)
+
+
+@dataclass(frozen=True)
+class Name:
+    container: str | None
+    pod_uid: PodUID
+
+
+@dataclass
+class Names:
+    """The runtime's bundles."""
+
+    known: dict[str, Name] = field(default_factory=dict)
+
+    def name_of(self, container_id: str) -> Name | None:
+        return self.known.get(container_id)
+
+
+@dataclass
+class KubeletWorld(World):
+    """Makes cgroups as a kubelet with the cgroupfs driver and a runtime do."""
+
+    bundles: Names = field(default_factory=Names)
+    made: int = 0
+    pids: dict[CgroupPath, int] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        self.names = self.bundles
+        super().__post_init__()
+
+    def boot(self) -> None:
+        super().boot()
+        for path in (KUBEPODS, BEST_EFFORT, BURSTABLE):
+            self.kernel.make(path)
+
+    def pod(self, path: CgroupPath) -> CgroupPath:
+        self.kernel.make(path)
+        return path
+
+    def container(self, pod: CgroupPath, name: str | None, *, named: bool = True) -> CgroupPath:
+        """Start a container (None: the sandbox) with a process, and name it in its bundle."""
+        self.made += 1
+        container_id = sha256(str(self.made).encode()).hexdigest()
+        if named:
+            uid = PodUID(pod.name.removeprefix("pod"))
+            self.bundles.known[container_id] = Name(name, uid)
+        self.kernel.make(pod / container_id)
+        self.pids[pod / container_id] = self.kernel.add_task(pod / container_id)
+        return pod / container_id
+
+    def cpus(self, path: CgroupPath) -> str:
+        return str(self.effective(path))
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> Iterator[KubeletWorld]:
+    world = KubeletWorld(two_sockets(), tmp_path)
+    yield world
+    assert world.snapshots[-1].problems == ()
+
+
+def test_no_cgroup_is_made_for_a_pod_whose_own_is_not_there_yet(world: KubeletWorld) -> None:
+    assert world.listed(A).ready
+    assert not world.exists(KUBEPODS / "poda")
+
+
+def test_a_guaranteed_pod_is_narrowed_when_its_cgroup_appears(world: KubeletWorld) -> None:
+    world.listed(A)
+    path = world.pod(KUBEPODS / "poda")
+    world.handle(CgroupsChanged(KUBEPODS))
+    assert world.cpus(path) == "1-2"
+    assert world.cpus(world.container(path, "c0")) == "1-2"  # before the agent has seen it
+
+
+def test_each_container_gets_its_own_as_soon_as_its_bundle_names_it(world: KubeletWorld) -> None:
+    world.listed(MIXED, POOL)
+    pod, pool = world.pod(KUBEPODS / "poda"), world.pod(BURSTABLE / "podpool")
+    db, side = world.container(pod, "db"), world.container(pod, "side")
+    c0, proxy = world.container(pool, "c0"), world.container(pool, "side")
+    sandbox = world.container(pool, None)
+
+    world.handle(CgroupsChanged(pod))
+
+    assert [world.cpus(path) for path in (db, side)] == ["1-2", "0,6-15"]
+    assert [world.cpus(path) for path in (c0, proxy, sandbox)] == ["3-4", "5", "5"]
+    assert world.text(db, "cpu.max") == "max 100000"
+
+
+def test_a_container_that_nobody_names_gets_the_pod_shared_pool_until_its_status_does(
+    world: KubeletWorld,
+) -> None:
+    world.listed(POOL)
+    pool = world.pod(BURSTABLE / "podpool")
+    c0 = world.container(pool, "c0", named=False)
+    world.handle(CgroupsChanged(pool))
+    assert world.cpus(c0) == "3"
+
+    world.handle(PodChanged(replace(POOL, container_ids={c0.name: "c0"})))
+
+    assert world.cpus(c0) == "1-2"
+
+
+def test_a_bundle_that_tells_of_another_pod_is_not_believed(world: KubeletWorld) -> None:
+    world.listed(POOL)
+    pool = world.pod(BURSTABLE / "podpool")
+    c0 = world.container(pool, "c0")
+    world.bundles.known[c0.name] = Name("c0", PodUID("other"))
+    world.handle(CgroupsChanged(pool))
+    assert world.cpus(c0) == "3"
+
+
+def test_a_restarted_container_keeps_its_cpus_under_its_new_id(world: KubeletWorld) -> None:
+    world.listed(MIXED)
+    pod = world.pod(KUBEPODS / "poda")
+    first = world.container(pod, "db")
+    world.handle(CgroupsChanged(pod))
+    world.kernel.kill(world.pids[first])
+    world.kernel.vanish(first)
+
+    again = world.container(pod, "db")
+    world.handle(CgroupsChanged(pod))
+
+    assert world.cpus(again) == "1-2"
+
+
+def test_the_inner_cgroup_of_crun_says_what_its_scope_says(world: KubeletWorld) -> None:
+    world.listed(MIXED)
+    pod = world.pod(KUBEPODS / "poda")
+    db = world.container(pod, "db")
+    world.kernel.kill(world.pids[db])
+    world.kernel.make(db / "container")
+    world.kernel.add_task(db / "container")
+    world.handle(CgroupsChanged(pod))
+    assert world.text(db / "container", "cpuset.cpus") == "1-2"
+
+
+def test_an_ephemeral_container_runs_on_the_default_cpu_set(world: KubeletWorld) -> None:
+    pod = replace(A, ephemeral_containers=(Container(name="debug", kind=Kind.EPHEMERAL),))
+    world.listed(pod)
+    path = world.pod(KUBEPODS / "poda")
+    debug = world.container(path, "debug")
+    world.handle(CgroupsChanged(path))
+    assert world.cpus(debug) == "0,3-15"
+
+
+def test_a_pod_that_no_source_has_named_yet_runs_on_the_default_cpu_set(
+    world: KubeletWorld,
+) -> None:
+    world.listed(A)
+    path = world.pod(KUBEPODS / "podb")
+    world.container(path, "c0")
+    world.handle(CgroupsChanged(KUBEPODS))
+    assert world.cpus(path) == "0,3-15"
+
+    world.handle(PodChanged(B))
+
+    assert world.cpus(path) == "3-5"
+
+
+def test_a_best_effort_pod_is_born_outside_every_exclusive_cpu(world: KubeletWorld) -> None:
+    world.listed(A, POOL)
+    path = world.pod(BEST_EFFORT / "podnew")
+    assert world.cpus(world.container(path, "c0")) == "0,6-15"
+
+
+def test_quotas_are_the_kubelets_but_for_what_an_exclusive_slice_needs(
+    world: KubeletWorld,
+) -> None:
+    pod = world.pod(KUBEPODS / "poda")
+    db, side = world.container(pod, "db"), world.container(pod, "side")
+    for path, quota in ((pod, "250000"), (db, "200000"), (side, "50000")):
+        world.kernel.write(path, "cpu.max", f"{quota} 100000")
+    shared = world.pod(BEST_EFFORT / "pods")
+    world.kernel.write(shared, "cpu.max", "77000 100000")
+
+    world.listed(MIXED, shared_pod("s"))
+
+    assert world.text(db, "cpu.max") == "max 100000"
+    assert world.text(side, "cpu.max") == "50000 100000"
+    assert world.text(shared, "cpu.max") == "77000 100000"
+
+
+def test_a_pod_that_ended_gives_its_cpus_back_and_its_cgroup_is_left_to_the_kubelet(
+    world: KubeletWorld,
+) -> None:
+    world.listed(A)
+    path = world.pod(KUBEPODS / "poda")
+    c0 = world.container(path, "c0")
+    world.handle(CgroupsChanged(path), PodGone(A.uid))
+    assert world.snapshots[-1].state.pods
+    world.kernel.kill(world.pids[c0])
+
+    world.handle(CgroupsChanged(path))
+
+    assert not world.snapshots[-1].state.pods
+    assert world.exists(c0)
+
+
+def test_after_a_restart_nothing_is_written_for_what_runs(world: KubeletWorld) -> None:
+    world.listed(MIXED, POOL)
+    pod, pool = world.pod(KUBEPODS / "poda"), world.pod(BURSTABLE / "podpool")
+    for path, names in ((pod, ("db", "side", None)), (pool, ("c0", "side", None))):
+        for name in names:
+            world.container(path, name)
+    world.handle(Tick())
+    world.kernel.writes.clear()
+
+    world.start()
+    world.listed(POOL, MIXED)
+
+    assert world.kernel.writes == []
