@@ -28,6 +28,7 @@ from agent.errors import (
     StateFileError,
 )
 from agent.logs import configure_logs
+from agent.managed_node import Node
 from agent.node import kubelet_state
 from agent.node.bundles import Bundles
 from agent.node.cgroup_layout import CgroupLayout, detect_layout
@@ -35,12 +36,13 @@ from agent.node.cgroup_watch import CgroupWatch
 from agent.node.cgroupfs import CgroupFs
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
 from agent.node.hotplug import HotplugWatch
+from agent.node.journal import Journal
 from agent.node.numalib import cross_check
 from agent.node.procfs import boot_id, own_cpu_s, own_rss_bytes
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
 from agent.ports import Cgroups, CgroupsChanged, Clock, Event, Post, Snapshot, Stop
-from agent.reconciler import Node, Reconciler
+from agent.reconciler import Reconciler
 from agent.report.http import HttpServer
 from agent.report.metrics import OwnUse, exposition
 from agent.report.status import StatusServer
@@ -260,6 +262,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         layout=_layout(place, config),
         names=Bundles() if place.mode == KUBERNETES else None,
         watcher=_watch_cgroups(place, events, stack),
+        journal=_journal(config),
         store=store,
         clock=clock,
         mode=place.mode,
@@ -305,6 +308,14 @@ def _source(
             clock=clock,
         )
     return ManifestFolder(options.pods, post, running=running)
+
+
+def _journal(config: AgentConfig) -> Journal:
+    journal = Journal(config.state_dir, boot_id=boot_id())
+    problem = journal.load()
+    if problem:
+        log.warning("journal", what=problem)
+    return journal
 
 
 def _watch_cgroups(

@@ -25,10 +25,12 @@ from agent.core.restore import fits
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
+from agent.doctor_cli import doctor
 from agent.errors import InputError, StateFileError
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
 from agent.ports import Snapshot
+from agent.release_cli import release
 from agent.report.status import ask
 from agent.report.verdicts import plan_document
 from agent.simulation.description import description_data, dump_description
@@ -44,6 +46,8 @@ cli = typer.Typer(
     pretty_exceptions_enable=False,
 )
 cli.add_typer(state_cli.commands, name="state")
+cli.command()(doctor)
+cli.command()(release)
 
 REJECTED = 1
 

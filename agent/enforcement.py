@@ -1,15 +1,22 @@
 """From who holds what to cgroups that say so: find or make them, compute, write, keep watch."""
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 
+import structlog
+
 from agent.cgroup_tree import CgroupTree
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.desired import PodCgroups, desired_values
+from agent.core.overwritten import Overwritten, no_longer_ours
 from agent.core.pods import PodUID
 from agent.core.startup import Rules
 from agent.enforcer import Enforced, Enforcer
-from agent.ports import CgroupWatcher, Remembered
+from agent.errors import CgroupError, StateFileError
+from agent.giving_back import give_back
+from agent.ports import Cgroups, CgroupWatcher, Journal, Remembered
+
+log = structlog.get_logger(component="enforcement")
 
 WATCHED_FILES = ("cgroup.events", "cgroup.subtree_control")
 """Of each pod: the first process comes or the last one ends; the cpuset files come or go."""
@@ -28,6 +35,8 @@ class Enforcement:
     enforcer: Enforcer
     runtime_makes: bool = False
     watcher: CgroupWatcher | None = None
+    cgroups: Cgroups
+    journal: Journal | None = None
     stopping: Callable[[], bool] = field(default=lambda: False)
 
     def apply(self, remembered: Remembered, released: Collection[PodUID]) -> Enforced:
@@ -48,8 +57,30 @@ class Enforcement:
             quota_is_ours=not self.runtime_makes,
         )
         self._watch(pods)
+        problems += self._give_back(values)
         done = self.enforcer.enforce(values)
         return replace(done, problems=(*problems, *done.problems))
+
+    def _give_back(self, values: Mapping[CgroupPath, CgroupValues]) -> tuple[str, ...]:
+        """Give back what is decided on no more, and forget cgroups that have gone."""
+        if self.journal is None:
+            return ()
+        entries = self.journal.entries
+        given = give_back(self.cgroups, no_longer_ours(entries, values))
+        for note in given.notes:
+            log.info("given_back", what=note)
+        gone = {e for e in entries if e.path not in values and self._has_gone(e)}
+        try:
+            self.journal.forget(lambda entry: entry in gone or entry in given.done)
+        except StateFileError as error:
+            return (*given.problems, str(error))
+        return given.problems
+
+    def _has_gone(self, entry: Overwritten) -> bool:
+        try:
+            return self.cgroups.identity(entry.path) != entry.identity
+        except CgroupError:
+            return False
 
     def _watch(self, pods: Iterable[PodCgroups]) -> None:
         """Watch before anything is looked at, so that nothing happens in between unseen."""

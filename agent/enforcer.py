@@ -1,13 +1,14 @@
 """Makes cgroups say what they should: observe, plan, write, read back, and notice drift."""
 
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
-from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE, Phase, plan_writes
-from agent.errors import CgroupError
+from agent.core.overwritten import Overwritten
+from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE, Phase, Write, plan_writes
+from agent.errors import CgroupError, StateFileError
 from agent.ports import GONE, Cgroups
 
 FOREIGN_WRITE = "foreign_write"
@@ -37,14 +38,17 @@ class Enforcer:
         memory_nodes: NodeSet | None = None,
         *,
         stopping: Callable[[], bool] = lambda: False,
+        note: Callable[[Sequence[Overwritten]], None] = lambda _entries: None,
     ) -> None:
         """Enforce on ``cgroups``; ``memory_nodes`` are what a cgroup may use that is bound to none.
 
-        Without ``memory_nodes`` such a cgroup keeps what its ``cpuset.mems`` says.
+        Without ``memory_nodes`` such a cgroup keeps what its ``cpuset.mems`` says.  ``note`` is
+        told of all values that a pass is about to overwrite; `StateFileError` from it stops the pass.
         """
         self._cgroups = cgroups
         self._memory_nodes = memory_nodes
         self._stopping = stopping
+        self._note = note
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
 
     def enforce(self, desired: Mapping[CgroupPath, CgroupValues]) -> Enforced:
@@ -78,7 +82,7 @@ class Enforcer:
 
         The list cannot be emptied while processes run (cgroup2-facts section 1).
         """
-        if want.keeps_mems:
+        if want.keeps_rest:
             return want
         if want.mems is None and self._memory_nodes and have.mems not in (None, self._memory_nodes):
             return replace(want, mems=self._memory_nodes)
@@ -90,7 +94,13 @@ class Enforcer:
         """Make the writes of one pass, and return how many there were of each file."""
         writes: Counter[str] = Counter()
         kept = CPUSet()  # what cgroups still use, though they should not
-        for write in plan_writes(desired, {path: seen for path, (_, seen) in observed.items()}):
+        plan = plan_writes(desired, {path: seen for path, (_, seen) in observed.items()})
+        try:
+            self._note(list(self._overwritten(plan, observed)))
+        except StateFileError as error:
+            problems.append(str(error))
+            return writes
+        for write in plan:
             if self._stopping():
                 break
             if Phase.SHRINK < write.phase < Phase.QUOTA:
@@ -107,6 +117,16 @@ class Enforcer:
                     wanted = desired[write.path].cpus or CPUSet()
                     kept |= observed[write.path][1].effective_cpus - wanted
         return writes
+
+    def _overwritten(self, plan: Iterable[Write], observed: Observed) -> Iterator[Overwritten]:
+        """Yield what others wrote, or nobody did, and these writes will overwrite."""
+        for write in plan:
+            identity, seen = observed[write.path]
+            settled = self._settled.get(write.path)
+            had = _value(seen, write.file)
+            if settled and settled[0] == identity and _value(settled[1], write.file) == had:
+                continue  # our own
+            yield Overwritten(path=write.path, identity=identity, file=write.file, value=had)
 
     def _observe(self, paths: Iterable[CgroupPath], problems: list[str]) -> Observed:
         """Read what cgroups say; those that have vanished are left out."""
@@ -167,6 +187,11 @@ class Enforcer:
             mismatch = None if changed else _mismatch(path, desired[path], seen)
             if mismatch is not None:
                 yield KERNEL, mismatch
+
+
+def _value(values: CgroupValues, file: str) -> str:
+    value = {CPUS_FILE: values.cpus, MEMS_FILE: values.mems, CPU_MAX_FILE: values.cpu_max}[file]
+    return "" if value is None else str(value)
 
 
 def parse_cpu_max(text: str) -> CpuMax:

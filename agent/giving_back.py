@@ -2,12 +2,12 @@
 
 import errno
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from agent.core.cgroups import CgroupPath
 from agent.core.overwritten import Overwritten, in_order
 from agent.errors import CgroupError
-from agent.ports import GONE, Cgroups
+from agent.ports import GONE, Cgroups, Journal
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +41,23 @@ def give_back(cgroups: Cgroups, entries: Iterable[Overwritten]) -> GivenBack:
     return GivenBack(done=tuple(done), notes=tuple(notes), problems=tuple(problems))
 
 
+def release(cgroups: Cgroups, journal: Journal, own: CgroupPath) -> GivenBack:
+    """Give everything back, and remove the agent's own cgroups below ``own`` where nothing runs.
+
+    Raises `agent.errors.StateFileError` where the journal cannot be written.
+    """
+    given = give_back(cgroups, journal.entries)
+    done = set(given.done)
+    journal.forget(lambda entry: entry in done)
+    left = remove_empty(cgroups, own) if cgroups.identity(own) is not GONE else []
+    stays = [f"{path} stays: something runs there" for path in left if not _has_left(path, left)]
+    return replace(given, notes=(*given.notes, *stays))
+
+
+def _has_left(path: CgroupPath, left: Iterable[CgroupPath]) -> bool:
+    return any(other != path and other.is_below(path) for other in left)
+
+
 def _write(cgroups: Cgroups, entry: Overwritten) -> list[str]:
     """Give one value back; return what to say where it is another one."""
     if cgroups.read(entry.path, entry.file) in (entry.value, GONE):
@@ -55,7 +72,8 @@ def _write(cgroups: Cgroups, entry: Overwritten) -> list[str]:
     above = cgroups.read(entry.path.parent, f"{entry.file}.effective")
     if not isinstance(above, str) or not above:
         return []
-    cgroups.write(entry.path, entry.file, above)
+    if cgroups.read(entry.path, entry.file) != above:
+        cgroups.write(entry.path, entry.file, above)
     what = f"{entry.path}/{entry.file} says {above}, as the cgroup above"
     return [f"{what}: it was unset, and the kernel unsets no list while processes run there"]
 

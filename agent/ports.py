@@ -7,6 +7,8 @@ from typing import Protocol
 
 from agent.core.cgroups import CgroupPath
 from agent.core.explain import PodVerdict, explain
+from agent.core.memory_moves import NodeRoom
+from agent.core.overwritten import Overwritten
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import NodeState
@@ -68,6 +70,14 @@ class Cgroups(Protocol):
         ...
 
 
+class NodeMemoryReader(Protocol):
+    """What the NUMA nodes have left; see `agent.node.node_memory`."""
+
+    def read(self) -> Mapping[int, NodeRoom]:
+        """Return what each node has now; raises `agent.errors.EnvironmentProblem`."""
+        ...
+
+
 @dataclass(frozen=True, slots=True)
 class Rejection:
     """Why a pod was rejected; the kubelet's reason and message."""
@@ -114,6 +124,23 @@ class CgroupWatcher(Protocol):
         self, folders: Iterable[CgroupPath], files: Iterable[tuple[CgroupPath, str]] = ()
     ) -> None:
         """Watch exactly these from now on: cgroups for those directly below, files for writes."""
+        ...
+
+
+class Journal(Protocol):
+    """Where values are remembered that are overwritten; see `agent.node.journal`."""
+
+    @property
+    def entries(self) -> tuple[Overwritten, ...]:
+        """All that was overwritten and not given back."""
+        ...
+
+    def note(self, entries: Iterable[Overwritten]) -> None:
+        """Remember values about to be overwritten; raises `agent.errors.StateFileError`."""
+        ...
+
+    def forget(self, is_over: Callable[[Overwritten], bool]) -> None:
+        """Drop what was given back or has gone; raises `agent.errors.StateFileError`."""
         ...
 
 
@@ -221,6 +248,24 @@ Event = (
 Post = Callable[[Event], None]
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemoryReport:
+    """How memory follows its cgroups, and what is left on the NUMA nodes that these are bound to.
+
+    ``moves`` maps each cgroup whose pages move to when that began, in seconds since the epoch, and
+    to None where it waits for another.  ``moved_bytes`` count since the start of the process;
+    ``left_behind_bytes`` lie now on other nodes than they should.  ``headroom_bytes`` is by list of
+    nodes, ``shortages`` are sentences, ``widened`` who is bound no longer because of them.
+    """
+
+    moves: Mapping[CgroupPath, float | None] = field(default_factory=dict)
+    moved_bytes: int = 0
+    left_behind_bytes: int = 0
+    headroom_bytes: Mapping[str, int] = field(default_factory=dict)
+    shortages: tuple[str, ...] = ()
+    widened: tuple[CgroupPath, ...] = ()
+
+
 @dataclass(frozen=True, kw_only=True)
 class Snapshot:
     """Everything that is told about the agent, published as one immutable value.
@@ -245,6 +290,7 @@ class Snapshot:
     drift: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     checkpoints: int = 0
+    memory: MemoryReport = field(default_factory=MemoryReport)
 
     @cached_property
     def verdicts(self) -> tuple[PodVerdict, ...]:

@@ -8,27 +8,18 @@ import contextlib
 import queue
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field
 
 import structlog
 
-from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.admission import Admitted, admit, remove
 from agent.core.adoption import adopt, is_bare_hold
 from agent.core.desired import PodCgroups
 from agent.core.pods import Pod, PodUID
-from agent.core.startup import Rules
 from agent.core.state import NodeState
-from agent.enforcement import Enforcement
-from agent.enforcer import Enforcer
 from agent.errors import CgroupError, InputError, InvariantBroken, StateFileError
+from agent.managed_node import Node
 from agent.ports import (
-    Cgroups,
     CgroupsChanged,
-    CgroupWatcher,
-    CheckpointStore,
-    Clock,
-    ContainerNames,
     Event,
     HardwareChanged,
     InputRejected,
@@ -43,40 +34,8 @@ from agent.ports import (
     Tick,
 )
 from agent.recall import believable, take_over
-from agent.runtime_tree import RuntimeTree
 
 log = structlog.get_logger(component="reconciler")
-
-
-@dataclass(frozen=True, kw_only=True)
-class Node:
-    """What the reconciler works on; ``mode`` is for people."""
-
-    rules: Rules
-    cgroups: Cgroups
-    layout: Layout
-    store: CheckpointStore
-    clock: Clock
-    mode: str
-    cgroup_root: str
-    observe: bool = False
-    drift_interval_s: float = 10.0
-    on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
-    """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
-    stopping: Callable[[], bool] = field(default=lambda: False)
-    """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
-    before_pass: Callable[[], object] = field(default=lambda: None)
-    """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
-    names: ContainerNames | None = None
-    """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
-    watcher: CgroupWatcher | None = None
-
-    def tree(self) -> CgroupTree:
-        """Return where the cgroups of pods are."""
-        knows_budgets = self.rules.knows_budgets
-        if self.names is None:
-            return CgroupTree(self.cgroups, self.layout, knows_budgets=knows_budgets)
-        return RuntimeTree(self.cgroups, self.layout, self.names, knows_budgets=knows_budgets)
 
 
 class Reconciler:
@@ -87,16 +46,8 @@ class Reconciler:
     ) -> None:
         self._node = node
         self._publish = publish
-        memory_nodes = node.rules.topology.memory_nodes if node.rules.manages_memory else None
         self._tree = node.tree()
-        self._enforcement = Enforcement(
-            rules=node.rules,
-            tree=self._tree,
-            enforcer=Enforcer(node.cgroups, memory_nodes, stopping=node.stopping),
-            runtime_makes=node.names is not None,
-            watcher=node.watcher,
-            stopping=node.stopping,
-        )
+        self._enforcement = node.enforcement(self._tree)
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
         self._released: set[PodUID] = set()

@@ -67,8 +67,8 @@ class CgroupValues:
     cpus: CPUSet | None = None
     mems: NodeSet | None = None
     cpu_max: CpuMax | None = None
-    keeps_mems: bool = False
-    """Nobody knows whether the cgroup should be bound to NUMA nodes: what it says is left."""
+    keeps_rest: bool = False
+    """Nobody knows what else the cgroup should say: what it says is left."""
     effective_cpus: CPUSet = field(default_factory=CPUSet)
     effective_mems: NodeSet = field(default_factory=NodeSet)
 

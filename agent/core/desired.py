@@ -119,7 +119,7 @@ def _pod_values(
     demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
     if not pod.containers:
         cpus = entry.held or node_shared(rules, state)
-        return {cgroups.path: CgroupValues(cpus=cpus, keeps_mems=True)}
+        return {cgroups.path: CgroupValues(cpus=cpus, keeps_rest=True)}
     by_name = {c.name: c for c in pod.containers}
     values = {}
     for path, name in cgroups.leaves.items():

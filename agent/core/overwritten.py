@@ -42,6 +42,8 @@ def no_longer_ours(
 
 
 def _is_free(entry: Overwritten, want: CgroupValues) -> bool:
+    if want.keeps_rest:
+        return False
     if entry.file == CPU_MAX_FILE:
         return want.cpu_max is None
     return entry.file == CPUS_FILE and want.cpus is None

@@ -32,7 +32,10 @@ class _File(BaseModel):
 
 
 class Journal:
-    """What was overwritten since the boot, each value once: the first one counts."""
+    """What was overwritten since the boot: of a set the first value, of a quota the last.
+
+    A container's quota is the kubelet's; where it writes another one, that is what it wants back.
+    """
 
     def __init__(self, folder: Path, *, boot_id: str, disk: Disk | None = None) -> None:
         self._path = folder / JOURNAL_FILE
@@ -67,11 +70,7 @@ class Journal:
 
         Raises `StateFileError` where they cannot be put on disk: then they must not be overwritten.
         """
-        new = {
-            (entry.path, entry.file): entry
-            for entry in entries
-            if not self._knows(entry.path, entry.file, entry.identity)
-        }
+        new = {(entry.path, entry.file): entry for entry in entries if not self._knows(entry)}
         if new:
             self._replace(self._entries | new)
 
@@ -81,9 +80,11 @@ class Journal:
         if len(left) < len(self._entries):
             self._replace(left)
 
-    def _knows(self, path: CgroupPath, file: str, identity: int) -> bool:
-        known = self._entries.get((path, file))
-        return known is not None and known.identity == identity
+    def _knows(self, entry: Overwritten) -> bool:
+        known = self._entries.get((entry.path, entry.file))
+        if known is None or known.identity != entry.identity:
+            return False
+        return entry.file != CPU_MAX_FILE or known.value == entry.value
 
     def _replace(self, entries: dict[tuple[CgroupPath, str], Overwritten]) -> None:
         values = [(e.path.relative, e.identity, e.file, e.value) for e in entries.values()]

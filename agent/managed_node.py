@@ -1,0 +1,71 @@
+"""The node that one agent looks after: its rules, its cgroups, and where it remembers."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+
+from agent.cgroup_tree import CgroupTree, Layout
+from agent.core.overwritten import Overwritten
+from agent.core.startup import Rules
+from agent.core.state import NodeState
+from agent.enforcement import Enforcement
+from agent.enforcer import Enforcer
+from agent.ports import (
+    Cgroups,
+    CgroupWatcher,
+    CheckpointStore,
+    Clock,
+    ContainerNames,
+    Journal,
+)
+from agent.runtime_tree import RuntimeTree
+
+
+@dataclass(frozen=True, kw_only=True)
+class Node:
+    """What the reconciler works on; ``mode`` is for people."""
+
+    rules: Rules
+    cgroups: Cgroups
+    layout: Layout
+    store: CheckpointStore
+    clock: Clock
+    mode: str
+    cgroup_root: str
+    observe: bool = False
+    drift_interval_s: float = 10.0
+    on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
+    """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
+    stopping: Callable[[], bool] = field(default=lambda: False)
+    """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
+    before_pass: Callable[[], object] = field(default=lambda: None)
+    """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
+    names: ContainerNames | None = None
+    """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
+    watcher: CgroupWatcher | None = None
+    journal: Journal | None = None
+
+    def note(self, entries: Sequence[Overwritten]) -> None:
+        """Journal values that are about to be overwritten; raises `StateFileError`."""
+        if self.journal is not None:
+            self.journal.note(entries)
+
+    def tree(self) -> CgroupTree:
+        """Return where the cgroups of pods are."""
+        knows_budgets = self.rules.knows_budgets
+        if self.names is None:
+            return CgroupTree(self.cgroups, self.layout, knows_budgets=knows_budgets)
+        return RuntimeTree(self.cgroups, self.layout, self.names, knows_budgets=knows_budgets)
+
+    def enforcement(self, tree: CgroupTree) -> Enforcement:
+        """Return what makes these cgroups say what was decided."""
+        memory_nodes = self.rules.topology.memory_nodes if self.rules.manages_memory else None
+        return Enforcement(
+            rules=self.rules,
+            tree=tree,
+            enforcer=Enforcer(self.cgroups, memory_nodes, stopping=self.stopping, note=self.note),
+            cgroups=self.cgroups,
+            journal=self.journal,
+            runtime_makes=self.names is not None,
+            watcher=self.watcher,
+            stopping=self.stopping,
+        )

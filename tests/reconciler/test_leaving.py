@@ -1,0 +1,152 @@
+"""Everything that was overwritten can be given back, at any time and whatever happened since."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from agent.core.cgroups import CgroupPath
+from agent.core.pods import Container
+from agent.giving_back import release
+from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
+from tests.reconciler.rig import (
+    BURSTABLE,
+    KUBEPODS,
+    World,
+    annotated_pod,
+    equal,
+    exclusive_pod,
+    shared_pod,
+    two_sockets,
+)
+from tests.reconciler.test_runtime_cgroups import MIXED, KubeletWorld
+
+A, POOL = exclusive_pod("a", 2), annotated_pod("pool", 3)
+Files = dict[tuple[str, str], str]
+
+
+@pytest.fixture
+def world(tmp_path: Path) -> KubeletWorld:
+    world = KubeletWorld(two_sockets(), tmp_path)
+    world.kernel.may_unset = True
+    return world
+
+
+def files(world: World) -> Files:
+    """All that the cgroups say of what the agent writes."""
+    names = ("cpuset.cpus", "cpuset.mems", "cpu.max")
+
+    def below(path: CgroupPath) -> Files:
+        found: Files = {(str(path), name): world.text(path, name) for name in names}
+        for child in world.kernel.children(path):
+            found |= below(child)
+        return found
+
+    return below(KUBEPODS)
+
+
+def populated(world: KubeletWorld) -> list[CgroupPath]:
+    pod, pool = world.pod(KUBEPODS / "poda"), world.pod(BURSTABLE / "podpool")
+    paths = [world.container(pod, name) for name in ("db", "side", None)]
+    paths += [world.container(pool, name) for name in ("c0", "side")]
+    world.kernel.write(paths[0], "cpu.max", "200000 100000")
+    world.kernel.write(KUBEPODS, "cpuset.cpus", "0-15")
+    return paths
+
+
+def test_where_nothing_runs_release_puts_back_every_value(world: KubeletWorld) -> None:
+    paths = populated(world)
+    for path in paths:
+        world.kernel.kill(world.pids[path])
+    before = files(world)
+    world.listed(MIXED, POOL, shared_pod("s"))
+    assert files(world) != before
+
+    given = release(world.kernel, world.journal(), CgroupPath("numalet.slice"))
+
+    assert files(world) == before
+    assert (given.notes, given.problems) == ((), ())
+    assert world.journal().entries == ()
+
+
+def test_where_processes_run_an_unset_list_becomes_the_one_above_and_that_is_said(
+    world: KubeletWorld,
+) -> None:
+    paths = populated(world)
+    before = files(world)
+    world.listed(MIXED, POOL)
+
+    given = release(world.kernel, world.journal(), CgroupPath("numalet.slice"))
+
+    assert given.problems == ()
+    assert all(world.cpus(path) == "0-15" for path in paths)
+    assert f"{paths[0]}/cpuset.cpus says 0-15, as the cgroup above" in "\n".join(given.notes)
+    quotas = {key: value for key, value in files(world).items() if key[1] == "cpu.max"}
+    assert quotas == {key: value for key, value in before.items() if key[1] == "cpu.max"}
+
+
+def test_a_cgroup_that_was_made_again_is_left_alone(world: KubeletWorld) -> None:
+    db = populated(world)[0]
+    world.listed(MIXED)
+    world.kernel.kill(world.pids[db])
+    world.kernel.vanish(db)
+    world.kernel.make(db)
+    world.kernel.write(db, "cpuset.cpus", "9")
+    release(world.kernel, world.journal(), CgroupPath("numalet.slice"))
+    assert world.text(db, "cpuset.cpus") == "9"
+
+
+def test_the_kubelets_quota_comes_back_when_the_exclusive_slice_ends(world: KubeletWorld) -> None:
+    db = populated(world)[0]
+    world.listed(MIXED)
+    assert world.text(db, "cpu.max") == "max 100000"
+    world.kernel.foreign_write(db, "cpu.max", "300000 100000")  # a resize
+    world.handle(Tick())
+    assert world.text(db, "cpu.max") == "max 100000"
+
+    fractional = (
+        Container(name="db", resources=equal(1500)),
+        Container(name="side", resources=equal(500)),
+    )
+    world.handle(PodChanged(replace(MIXED, app_containers=fractional)))
+
+    assert world.text(db, "cpu.max") == "300000 100000"
+    world.kernel.foreign_write(db, "cpu.max", "150000 100000")
+    world.handle(Tick())
+    assert world.text(db, "cpu.max") == "150000 100000"
+
+
+def test_without_a_cpu_manager_all_get_back_what_they_had_before(world: KubeletWorld) -> None:
+    paths = populated(world)
+    world.listed(MIXED, POOL)
+    policy = replace(world.rules.policy, cpu_policy="none")
+    world.rules = replace(world.rules, policy=policy)
+
+    world.start()
+    world.listed(MIXED, POOL)
+
+    assert {world.cpus(path) for path in paths} == {"0-15"}
+    assert world.text(KUBEPODS, "cpuset.cpus") == "0-15"
+
+
+def test_cgroups_that_have_gone_are_forgotten(world: KubeletWorld) -> None:
+    db = populated(world)[0]
+    world.listed(MIXED)
+    world.kernel.kill(world.pids[db])
+    world.kernel.vanish(db)
+    world.handle(CgroupsChanged(db.parent))
+    assert db not in {entry.path for entry in world.journal().entries}
+
+
+def test_on_a_single_host_the_agents_own_empty_cgroups_are_removed(tmp_path: Path) -> None:
+    world = World(two_sockets(), tmp_path)
+    world.kernel.may_unset = True
+    world.listed(A, POOL)
+    world.kernel.add_task(KUBEPODS / "poda" / "c0")
+
+    given = release(world.kernel, world.journal(), KUBEPODS)
+
+    assert world.exists(KUBEPODS / "poda" / "c0")
+    assert not world.exists(BURSTABLE)
+    assert given.notes[-1] == "/kubepods/poda/c0 stays: something runs there"
+    world.handle(PodGone(POOL.uid))

@@ -1,0 +1,160 @@
+"""`numalet doctor` says the truth in guests of each kind."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.core.cpuset import IdSet
+from hack.lab.topology import TOPOLOGIES
+
+from .doctor_visits import RESERVED
+from .rig import in_guest
+
+pytestmark = pytest.mark.vm
+
+Visits = dict[str, Any]
+OTHERS = "1-3,5-7"
+
+
+def visits(kind: str, kernel: str, folder: Path) -> Visits:
+    command = f"python -m tests.vm.doctor_visits {kind} {folder}"
+    in_guest(
+        TOPOLOGIES["2n"], command, kernel=kernel, systemd=kind == "systemd", results=folder
+    ).succeeded()
+    said: Visits = json.loads((folder / "visits.json").read_text())
+    return said
+
+
+@pytest.fixture(scope="module")
+def bare(tmp_path_factory: pytest.TempPathFactory) -> Visits:
+    """A shell is process 1; Linux 6.12."""
+    return visits("bare", "6.12", tmp_path_factory.mktemp("bare"))
+
+
+@pytest.fixture(scope="module")
+def systemd(tmp_path_factory: pytest.TempPathFactory) -> Visits:
+    """systemd 252 is process 1; Linux 6.1."""
+    return visits("systemd", "6.1", tmp_path_factory.mktemp("systemd"))
+
+
+def told(visit: Visits, check: str) -> list[tuple[str, str]]:
+    return [(f["level"], f["what"]) for f in visit["findings"] if f["check"] == check]
+
+
+def level(visit: Visits, check: str) -> str:
+    """The worst level of a check: findings come in that order."""
+    return told(visit, check)[0][0]
+
+
+def complaints(visit: Visits, of: str) -> set[str]:
+    return {f["check"] for f in visit["findings"] if f["level"] == of}
+
+
+def test_a_bare_guest_is_ready_and_warned_of_what_it_could_do_better(bare: Visits) -> None:
+    visit = bare["as it is"]
+
+    assert (visit["status"], visit["ready"], visit["stderr"]) == (0, True, "")
+    assert complaints(visit, "warning") == {
+        "host-services", "interrupts", "numa-balancing", "smt", "workqueues",
+    }  # fmt: skip
+    assert told(visit, "kernel")[0][1].startswith("Linux 6.12.")
+    assert told(visit, "topology") == [("ok", "CPUs 0-7 are online, NUMA nodes 0-1")]
+
+
+def test_what_was_done_about_it_is_seen(bare: Visits) -> None:
+    visit = bare["prepared"]
+
+    assert complaints(visit, "warning") <= {"interrupts"}
+    assert told(visit, "numalet") == [("ok", f"numalet runs (pid {bare['pid of the agent']})")]
+
+
+def test_interrupts_that_the_kernel_spreads_itself_are_all_that_is_left(bare: Visits) -> None:
+    ((_, sentence),) = told(bare["prepared"], "interrupts")
+
+    left = set(IdSet.parse(sentence.partition("(")[2].partition(")")[0]))
+
+    assert left
+    assert left <= set(bare["managed interrupts"])
+    assert "new ones" not in sentence
+
+
+def test_another_user_than_root_is_told_so(bare: Visits) -> None:
+    visit = bare["another user"]
+
+    assert (visit["status"], visit["ready"]) == (1, False)
+    assert complaints(visit, "problem") == {"permissions", "state-folder"}
+    assert "/sys/fs/cgroup/cgroup.subtree_control" in told(visit, "permissions")[0][1]
+
+
+def test_other_cpu_managers_are_named(bare: Visits) -> None:
+    visit = bare["beside others"]
+
+    sentences = " ".join(what for _, what in told(visit, "cpu-managers"))
+    assert complaints(visit, "problem") == {"cpu-managers", "kubelet"}
+    assert "koordlet of Koordinator" in sentences
+    assert "nri-resource-policy-balloons of nri-plugins" in sentences
+    assert "CPU Manager: static" in told(visit, "kubelet")[0][1]
+    assert level(visit, "irqbalance") == "warning"
+
+
+def test_a_partition_that_takes_cpus_away_is_named(bare: Visits) -> None:
+    visit = bare["partition"]
+
+    assert complaints(visit, "problem") == {"partitions"}
+    assert "/apart is a cpuset partition (root) on CPUs 2-3" in told(visit, "partitions")[0][1]
+
+
+@pytest.mark.parametrize(
+    ("condition", "check", "sentence"),
+    [
+        ("read-only", "cgroup-v2", "/sys/fs/cgroup is mounted read-only"),
+        ("own namespace", "cgroup-root", "is a cgroup inside the host's hierarchy"),
+        ("own namespace", "controllers", "lacks the controllers cpuset, cpu, memory"),
+        ("hybrid", "cgroup-v2", "is hybrid: cgroup v1 has the controllers"),
+    ],
+)
+def test_a_hierarchy_that_numalet_cannot_use_is_called_by_its_name(
+    bare: Visits, condition: str, check: str, sentence: str
+) -> None:
+    visit = bare[condition]
+
+    ((how_bad, what),) = told(visit, check)
+
+    assert (visit["status"], how_bad) == (1, "problem")
+    assert sentence in what
+
+
+def test_a_systemd_guest_is_ready_and_its_services_roam(systemd: Visits) -> None:
+    visit = systemd["as it is"]
+
+    assert (visit["status"], visit["ready"], visit["stderr"]) == (0, True, "")
+    assert level(visit, "kernel") == "warning"  # 6.1 forgets what threads pinned themselves to
+    ((how_bad, sentence),) = told(visit, "host-services")
+    assert how_bad == "warning"
+    assert f"system.slice, user.slice, init.scope may run on CPUs {OTHERS}," in sentence
+
+
+def test_what_it_says_to_do_about_services_helps(systemd: Visits) -> None:
+    assert f"AllowedCPUs={RESERVED}" in str(systemd["as it is"]["findings"])
+    assert level(systemd["prepared"], "host-services") == "ok"
+    assert level(systemd["prepared"], "systemd-units") == "ok"
+
+
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ("a container pinned by its runtime", "AllowedCPUs=2-3 of cri-containerd-abc.scope"),
+        ("kubepods.slice pinned", "AllowedCPUs=0-3 of kubepods.slice"),
+    ],
+)
+def test_a_cpuset_that_systemd_writes_for_pods_is_a_problem(
+    systemd: Visits, condition: str, sentence: str
+) -> None:
+    visit = systemd[condition]
+
+    ((how_bad, what),) = told(visit, "systemd-units")
+
+    assert (visit["status"], how_bad) == (1, "problem")
+    assert sentence in what
