@@ -39,6 +39,7 @@ from agent.node.hotplug import HotplugWatch
 from agent.node.journal import Journal
 from agent.node.numalib import cross_check
 from agent.node.procfs import boot_id, own_cpu_s, own_rss_bytes
+from agent.node.rivals import rivals
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
 from agent.ports import Cgroups, CgroupsChanged, Clock, Event, Post, Snapshot, Stop
@@ -256,8 +257,10 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     loaded = store.load()
     for note in loaded.notes:
         log.warning("checkpoint", what=note)
+    others = _others(place, config)
     node = Node(
         rules=rules,
+        standing_problems=others,
         cgroups=place.cgroups,
         layout=_layout(place, config),
         names=Bundles() if place.mode == KUBERNETES else None,
@@ -267,7 +270,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         clock=clock,
         mode=place.mode,
         cgroup_root=str(place.cgroup_root),
-        observe=options.observe or config.observe or loaded.newer_version,
+        observe=options.observe or config.observe or loaded.newer_version or bool(others),
         drift_interval_s=config.drift_interval_s,
         before_pass=place.before_pass,
         stopping=stop.is_set,
@@ -308,6 +311,21 @@ def _source(
             clock=clock,
         )
     return ManifestFolder(options.pods, post, running=running)
+
+
+def _others(place: Place, config: AgentConfig) -> tuple[str, ...]:
+    """Say who else places containers here; nothing is enforced over them unless that is forced."""
+    if place.mode == "simulated":
+        return ()
+    found = rivals(Path("/"), config.state_dir)
+    for finding in found:
+        log.warning("other_cpu_manager", what=finding.sentence, enforced=config.coexistence)
+    if config.coexistence == "force":
+        return ()
+    return tuple(
+        f"numalet only observes, since {f.sentence}: {f.cure}, or set coexistence: force"
+        for f in found
+    )
 
 
 def _journal(config: AgentConfig) -> Journal:

@@ -46,7 +46,7 @@ def main(run: Callable[[], object] | None = None) -> None:
 def _run_command() -> None:
     from agent.commands import cli  # noqa: PLC0415 - inside `main`, see above
 
-    cli()
+    cli(prog_name="numalet")
 
 
 def _log_traceback(error: BaseException) -> None:

@@ -6,14 +6,12 @@ holds and where each value came from.
 """
 
 import difflib
-import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Literal, TypeVar
+from typing import Literal, TypeVar
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError
-from pydantic.alias_generators import to_camel
+from pydantic import BaseModel, ValidationError
 
 from agent import kubelet_config
 from agent.core.cpuset import CPUSet
@@ -26,80 +24,9 @@ from agent.documents import Document, problems_of, read_text
 from agent.documents import parse as parse_documents
 from agent.errors import InputError
 from agent.kubelet_config import DEFAULT_EVICTION, KubeletConfiguration, eviction_bytes
+from agent.own_config import API_VERSION, KIND, AgentConfiguration
 
-KIND = "AgentConfiguration"
-API_VERSION = "numalet.io/v1alpha1"
-KUBELET_FOLDER = Path("/var/lib/kubelet")
 SCOPE = "topologyManagerScope"
-
-DEPARTURES = frozenset({*OPT_IN, POD_QUOTA})
-"""What may be switched under ``departures``; only `POD_QUOTA` is on by default."""
-
-_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
-_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
-_LONGEST_S = 86_400.0
-_SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
-_PORTS = range(1, 1 << 16)
-
-
-def _path(value: object) -> Path:
-    if not isinstance(value, str) or not value:
-        raise ValueError(f"{value!r} is not a path")
-    return Path(value)
-
-
-def _state_path(value: object) -> Path:
-    path = _path(value)
-    if path.is_relative_to(KUBELET_FOLDER):
-        raise ValueError(f"{path} is the kubelet's own folder: its files would be overwritten")
-    return path
-
-
-def _socket_path(value: object) -> Path:
-    path = _path(value)
-    if len(str(path).encode()) > _SOCKET_PATH_BYTES:
-        raise ValueError(f"is longer than the {_SOCKET_PATH_BYTES} bytes of a socket's path")
-    return path
-
-
-def _address(value: object) -> str:
-    host, colon, port = str(value).rpartition(":")
-    is_port = port.isascii() and port.isdecimal() and int(port) in _PORTS
-    if not isinstance(value, str) or not colon or not is_port or not host:
-        raise ValueError(f'{value!r} is not an address: write "127.0.0.1:9402", say')
-    return value
-
-
-def _duration_s(value: object) -> float:
-    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
-    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
-        raise ValueError(f'{value!r} is not a duration above 0: write "10s" or "500ms", say')
-    if seconds > _LONGEST_S:
-        raise ValueError(f"{value!r} is longer than a day")
-    return seconds
-
-
-def _departures(value: object) -> object:
-    unknown = value.keys() - DEPARTURES if isinstance(value, Mapping) else ()
-    for name in sorted(unknown):
-        raise ValueError(f"{name!r} is not a departure: known are {_listed(DEPARTURES)}")
-    return value
-
-
-class AgentConfiguration(BaseModel):
-    """numalet's own section of the file."""
-
-    model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
-
-    state_dir: Annotated[Path, BeforeValidator(_state_path)] = Path("/var/lib/numalet")
-    status_socket: Annotated[Path, BeforeValidator(_socket_path)] = Path("/run/numalet/status.sock")
-    metrics_address: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9402"
-    observe: bool = False
-    departures: Annotated[dict[str, bool], BeforeValidator(_departures)] = {}
-    log_format: Literal["auto", "console", "json"] = "auto"
-    log_level: Literal["debug", "info", "warning", "error"] = "info"
-    drift_interval: Annotated[float, BeforeValidator(_duration_s)] = 10.0
-    min_default_cpus: int = Field(default=0, ge=0, alias="minDefaultCPUs")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -108,7 +35,8 @@ class AgentConfig:
 
     ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
-    default CPU set.  ``origins`` maps each key of the file to where its value came from.
+    default CPU set.  ``coexistence`` is what to do beside another CPU manager.  ``origins`` maps
+    each key of the file to where its value came from.
     """
 
     policy: Policy
@@ -126,6 +54,7 @@ class AgentConfig:
     log_level: Literal["debug", "info", "warning", "error"]
     drift_interval_s: float
     min_default_cpus: int
+    coexistence: Literal["observe", "force"]
     origins: Mapping[str, str]
     filled_in: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -159,6 +88,7 @@ def load(path: Path | None) -> AgentConfig:
         log_level=own.log_level,
         drift_interval_s=own.drift_interval,
         min_default_cpus=own.min_default_cpus,
+        coexistence=own.coexistence,
         origins=_origins(KubeletConfiguration, kubelet_document)
         | _origins(AgentConfiguration, own_document),
         warnings=_unread_keys(kubelet_document),
@@ -372,6 +302,7 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "logLevel": config.log_level,
         "driftInterval": f"{config.drift_interval_s:g}s",
         "minDefaultCPUs": config.min_default_cpus,
+        "coexistence": config.coexistence,
     }
     return [(key, str(value), config.origins[key]) for key, value in values.items()]
 

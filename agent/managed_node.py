@@ -32,6 +32,8 @@ class Node:
     mode: str
     cgroup_root: str
     observe: bool = False
+    standing_problems: tuple[str, ...] = ()
+    """What was found at the start, and stays until the next one: another CPU manager, say."""
     drift_interval_s: float = 10.0
     on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
     """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""

@@ -239,7 +239,7 @@ class Reconciler:
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
-        problems: list[str] = []
+        problems = list(self._node.standing_problems)
         self._release_departed(problems)
         for pod, _ in tuple(self._complaints.values()):
             self._take_in(pod)  # there may be room now

@@ -9,13 +9,14 @@ import typer
 
 from agent import app, tables
 from agent.cli_options import ConfigOption, Output, OutputOption, SimulateOption, StateOption
-from agent.config import KUBELET_FOLDER, load
+from agent.config import load
 from agent.core.startup import Rules
 from agent.errors import InputError, StateFileError
 from agent.node import kubelet_state
 from agent.node.checkpoint import CheckpointStore
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
+from agent.own_config import KUBELET_FOLDER
 from agent.ports import Remembered
 from agent.report.verdicts import state_document
 from agent.verification import read_copies, restore_kubelet, verify_copies, verify_kubelet

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from agent.node.checkpoint import COPIES
+from agent.node.journal import JOURNAL_FILE
 from agent.node.kubelet_state import CPU_FILE, MEMORY_FILE
 from agent.node.state_folder import StateFolderLock
 from agent.report.http import HttpServer
@@ -102,7 +103,7 @@ def test_the_state_folder_has_two_copies_and_the_kubelets_files(node: Node) -> N
     (node.pods / "db.yaml").write_text(DB.read_text())
     node.once()
     names = {path.name for path in node.state.iterdir()}
-    assert names == {*COPIES, CPU_FILE, MEMORY_FILE, "lock"}
+    assert names == {*COPIES, CPU_FILE, MEMORY_FILE, JOURNAL_FILE, "lock"}
     assert json.loads((node.state / CPU_FILE).read_text())["defaultCpuSet"] == "0,7-31"
 
 

@@ -151,7 +151,7 @@ def test_an_empty_value_is_a_default(file: Path) -> None:
         (KUBELET + "reservedMemory:\n- numaNode: 0\n  limits: {cpu: 1}\n", 5, "'cpu' cannot be"),
         (KUBELET + "reservedMemory:\n- numaNode: -1\n  limits: {}\n", 4, "greater than or equal"),
         (AGENT + "statedir: x\n", 3, "not a key of an AgentConfiguration; is stateDir meant"),
-        (AGENT + "colour: x\n", 3, "known are departures, driftInterval, logFormat"),
+        (AGENT + "colour: x\n", 3, "known are coexistence, departures, driftInterval, logFormat"),
         (AGENT + "stateDir: 5\n", 3, "5 is not a path"),
         (AGENT + f"statusSocket: /{'s' * 107}\n", 3, "longer than the 107 bytes"),
         (AGENT + "metricsAddress: 9402\n", 3, "9402 is not an address"),

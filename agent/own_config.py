@@ -1,0 +1,85 @@
+"""numalet's own section of the configuration file."""
+
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic.alias_generators import to_camel
+
+from agent.core.departures import OPT_IN, POD_QUOTA
+
+KIND = "AgentConfiguration"
+API_VERSION = "numalet.io/v1alpha1"
+KUBELET_FOLDER = Path("/var/lib/kubelet")
+
+DEPARTURES = frozenset({*OPT_IN, POD_QUOTA})
+"""What may be switched under ``departures``; only `POD_QUOTA` is on by default."""
+
+_DURATION = re.compile(r"(\d+(?:\.\d+)?)(ms|s|m|h)", re.ASCII)
+_SECONDS = {"ms": 0.001, "s": 1.0, "m": 60.0, "h": 3600.0}
+_LONGEST_S = 86_400.0
+_SOCKET_PATH_BYTES = 107  # sizeof(sun_path) - 1, unix(7)
+_PORTS = range(1, 1 << 16)
+
+
+def _path(value: object) -> Path:
+    if not isinstance(value, str) or not value:
+        raise ValueError(f"{value!r} is not a path")
+    return Path(value)
+
+
+def _state_path(value: object) -> Path:
+    path = _path(value)
+    if path.is_relative_to(KUBELET_FOLDER):
+        raise ValueError(f"{path} is the kubelet's own folder: its files would be overwritten")
+    return path
+
+
+def _socket_path(value: object) -> Path:
+    path = _path(value)
+    if len(str(path).encode()) > _SOCKET_PATH_BYTES:
+        raise ValueError(f"is longer than the {_SOCKET_PATH_BYTES} bytes of a socket's path")
+    return path
+
+
+def _address(value: object) -> str:
+    host, colon, port = str(value).rpartition(":")
+    is_port = port.isascii() and port.isdecimal() and int(port) in _PORTS
+    if not isinstance(value, str) or not colon or not is_port or not host:
+        raise ValueError(f'{value!r} is not an address: write "127.0.0.1:9402", say')
+    return value
+
+
+def _duration_s(value: object) -> float:
+    match = _DURATION.fullmatch(value) if isinstance(value, str) else None
+    if match is None or not (seconds := float(match[1]) * _SECONDS[match[2]]):
+        raise ValueError(f'{value!r} is not a duration above 0: write "10s" or "500ms", say')
+    if seconds > _LONGEST_S:
+        raise ValueError(f"{value!r} is longer than a day")
+    return seconds
+
+
+def _departures(value: object) -> object:
+    unknown = value.keys() - DEPARTURES if isinstance(value, Mapping) else ()
+    for name in sorted(unknown):
+        raise ValueError(f"{name!r} is not a departure: known are {', '.join(sorted(DEPARTURES))}")
+    return value
+
+
+class AgentConfiguration(BaseModel):
+    """numalet's own section of the file."""
+
+    model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
+
+    state_dir: Annotated[Path, BeforeValidator(_state_path)] = Path("/var/lib/numalet")
+    status_socket: Annotated[Path, BeforeValidator(_socket_path)] = Path("/run/numalet/status.sock")
+    metrics_address: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9402"
+    observe: bool = False
+    departures: Annotated[dict[str, bool], BeforeValidator(_departures)] = {}
+    log_format: Literal["auto", "console", "json"] = "auto"
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    drift_interval: Annotated[float, BeforeValidator(_duration_s)] = 10.0
+    min_default_cpus: int = Field(default=0, ge=0, alias="minDefaultCPUs")
+    coexistence: Literal["observe", "force"] = "observe"
