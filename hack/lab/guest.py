@@ -24,8 +24,8 @@ PROJECT = Path(__file__).resolve().parent.parent.parent
 BOOT_TIMEOUT_S = 40.0
 BOOT_TRIES = 3
 """On a loaded host about one boot in 30 hangs in timer calibration, before its initramfs; a calm
-one takes 3 s (cgroup2-facts section 8).  The command has not run then.  QEMU 7.2 itself was once seen to
-crash on an assertion (msix_table_mmio_write) before that, too."""
+one takes 3 s (cgroup2-facts section 8).  The command has not run then.  Before that, too, QEMU 7.2 was once
+seen to crash on an assertion (msix_table_mmio_write), and a kernel 6.12 to panic over an int3."""
 
 _CONSOLE_TAIL = 3000
 _POLL_S = 0.05
@@ -225,18 +225,18 @@ def _booted(
             _end(qemu)
             raise
         crashed = qemu.returncode is not None
-        why = "QEMU crashed" if crashed else f"no guest after {job.boot_timeout_s:g} s"
+        why = "it crashed" if crashed else f"no guest after {job.boot_timeout_s:g} s"
         _end(qemu)
         print(f"lab: boot {number} failed: {why}", file=sys.stderr, flush=True)
     raise LabError(f"{BOOT_TRIES} boots failed; the console's last words:\n{_console(work)}")
 
 
 def _watch_boot(qemu: "subprocess.Popen[bytes]", timeout_s: float, work: Path) -> bool:
-    """Return True once the guest is ready, False if it is not in time, or if QEMU crashed."""
+    """Return True once the guest is ready, False if it is not in time, or it or QEMU crashed."""
     deadline = time.monotonic() + timeout_s
     while not (work / "control/booted").exists():
         ended = qemu.poll()
-        if ended is not None and ended >= 0:
+        if ended is not None and ended > 0:  # it was called wrongly: 0 is a kernel that panicked
             raise LabError(f"QEMU ended while the guest booted:\n{_console(work)}")
         if ended is not None or time.monotonic() > deadline:
             return False
