@@ -5,7 +5,14 @@ VENV := .venv
 BIN := $(VENV)/bin
 VECTORS ?= $(wildcard tests/data/conformance/*.jsonl.gz)
 
-.PHONY: run test vm-test lint fmt bench conformance clean
+# Where `make install` puts the single-host service; DESTDIR comes before all of it.
+PREFIX ?= /usr/local
+SYSCONFDIR ?= /etc
+LIBRARY := $(PREFIX)/lib/numalet
+UNITS := $(PREFIX)/lib/systemd/system
+HERE := $(if $(DESTDIR),:,)
+
+.PHONY: run test vm-test lint fmt bench conformance install uninstall clean
 
 run: $(VENV)/ready
 	@$(BIN)/numalet run --simulate deploy/examples/machine-2s-16c.yaml \
@@ -34,6 +41,29 @@ bench: $(VENV)/ready
 
 conformance: $(VENV)/ready
 	$(BIN)/python -m tests.conformance $(VECTORS)
+
+# A virtual environment of its own: no package of the system can break it, or be broken by it.
+install:
+	hack/setup $(DESTDIR)$(LIBRARY) .
+	sed -i '1s|$(DESTDIR)||' $(DESTDIR)$(LIBRARY)/bin/numalet
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITS) $(DESTDIR)$(SYSCONFDIR)/numalet/pods
+	ln -sfn $(LIBRARY)/bin/numalet $(DESTDIR)$(PREFIX)/bin/numalet
+	sed 's|/usr/local|$(PREFIX)|; s|/etc/|$(SYSCONFDIR)/|g' systemd/numalet.service \
+	  >$(DESTDIR)$(UNITS)/numalet.service
+	cp -R systemd/numalet-kubepods-.slice.d $(DESTDIR)$(UNITS)
+	[ -e $(DESTDIR)$(SYSCONFDIR)/numalet/config.yaml ] || \
+	  install -m 0644 systemd/config.yaml $(DESTDIR)$(SYSCONFDIR)/numalet
+	-$(HERE) systemctl daemon-reload
+	@echo "put manifests into $(SYSCONFDIR)/numalet/pods, then: systemctl enable --now numalet"
+
+# What runs goes on; `numalet release` says which values stay because of that.
+uninstall:
+	-$(HERE) systemctl disable --now numalet.service
+	-$(HERE) $(PREFIX)/bin/numalet release --config $(SYSCONFDIR)/numalet/config.yaml
+	rm -rf $(DESTDIR)$(LIBRARY) $(DESTDIR)$(UNITS)/numalet-kubepods-.slice.d
+	rm -f $(DESTDIR)$(PREFIX)/bin/numalet $(DESTDIR)$(UNITS)/numalet.service
+	-$(HERE) systemctl daemon-reload
+	@echo "$(SYSCONFDIR)/numalet and /var/lib/numalet are kept"
 
 clean:
 	rm -rf $(VENV)

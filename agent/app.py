@@ -1,6 +1,7 @@
 """The composition root: builds the rooms, wires them, and runs the daemon."""
 
 import contextlib
+import os
 import queue
 import signal
 import socket
@@ -17,6 +18,7 @@ import structlog
 
 from agent.config import AgentConfig
 from agent.core.cgroups import CgroupPath
+from agent.core.entitlement import Entitlement
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import NodeState
@@ -29,9 +31,9 @@ from agent.errors import (
 )
 from agent.logs import configure_logs
 from agent.managed_node import Node
-from agent.node import kubelet_state
+from agent.node import cgroup_layout, kubelet_state
 from agent.node.bundles import Bundles
-from agent.node.cgroup_layout import CgroupLayout, detect_layout
+from agent.node.cgroup_layout import CgroupLayout
 from agent.node.cgroup_watch import CgroupWatch
 from agent.node.cgroupfs import CgroupFs
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
@@ -46,6 +48,7 @@ from agent.ports import Cgroups, CgroupsChanged, Clock, Event, Post, Snapshot, S
 from agent.reconciler import Reconciler
 from agent.report.http import HttpServer
 from agent.report.metrics import OwnUse, exposition
+from agent.report.notify import ServiceManager
 from agent.report.status import StatusServer
 from agent.simulation.kernel import SimulatedKernel
 from agent.simulation.machine import read_machine
@@ -56,7 +59,6 @@ from agent.sources.pod_model import parse_pod
 from agent.whatif import configure
 
 CGROUP_ROOT = Path("/sys/fs/cgroup")
-SINGLE_HOST_SLICE = CgroupPath("numalet.slice")
 KUBERNETES: Final = "kubernetes"
 SIMULATED_DRIFT_INTERVAL_S = 1.0
 """A person who edits a file of the simulation wants to see the answer soon."""
@@ -251,6 +253,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     stack: contextlib.ExitStack,
 ) -> None:
     clock = SystemClock()
+    service_manager = ServiceManager(os.environ)
     store = CheckpointStore(
         config.state_dir, clock, boot_id=boot_id(), topology=topology_fingerprint(place.topology)
     )
@@ -260,9 +263,13 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     others = _others(place, config)
     node = Node(
         rules=rules,
+        entitlement=config.entitlement if place.mode == KUBERNETES else Entitlement(),
         standing_problems=others,
         cgroups=place.cgroups,
         layout=_layout(place, config),
+        reread=None
+        if place.mode == "simulated"
+        else lambda: configure(options.config, read_topology())[1],
         names=Bundles() if place.mode == KUBERNETES else None,
         watcher=_watch_cgroups(place, events, stack),
         journal=_journal(config),
@@ -271,7 +278,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         mode=place.mode,
         cgroup_root=str(place.cgroup_root),
         observe=options.observe or config.observe or loaded.newer_version or bool(others),
-        drift_interval_s=config.drift_interval_s,
+        drift_interval_s=service_manager.at_most_s(config.drift_interval_s),
         before_pass=place.before_pass,
         stopping=stop.is_set,
         on_idle=KubeletStateFiles(config.state_dir, rules).keep,
@@ -280,19 +287,21 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
 
     def publish(snapshot: Snapshot) -> None:
         latest.put(snapshot)
+        service_manager.tell(snapshot)
         options.on_snapshot(snapshot)
         if options.once and (snapshot.ready or snapshot.problems):
             events.put(Stop("--once"))
 
     reconciler = Reconciler(node, loaded.remembered, publish)
     latest = Latest(reconciler.snapshot())
-    _start_reports(config, latest, stack)
+    _start_reports(config, node, latest, stack)
     if place.mode != "simulated":
         _watch_hardware(place.topology, events, stack)
     running = loaded.remembered.pods if loaded.remembered else {}
     source = _source(options, events.put, clock, running)
     source.start()
     stack.callback(source.close)
+    stack.callback(service_manager.stopping)
     reconciler.run(events)
     problems = latest.get().problems
     if options.once and problems:
@@ -352,21 +361,23 @@ def _watch_cgroups(
 
 
 def _layout(place: Place, config: AgentConfig) -> CgroupLayout:
-    """On a single host all pods live under a slice of their own; nobody dictates a driver there.
-
-    On Kubernetes the kubelet's is found, unless it is configured.
-    """
+    """On Kubernetes the kubelet's is found, unless it is configured."""
     root = CgroupPath(config.cgroup_root.strip("/"))
+    if place.mode == "host":
+        by_systemd = cgroup_layout.systemd_runs()
+        return cgroup_layout.single_host_layout(config.cgroup_driver, root, systemd=by_systemd)
     if place.mode == KUBERNETES and config.cgroup_driver == "auto":
         is_given = config.origins["cgroupRoot"] != "default"
-        return detect_layout(place.cgroups, root if is_given else None)
+        return cgroup_layout.detect_layout(place.cgroups, root if is_given else None)
     driver = "cgroupfs" if config.cgroup_driver == "auto" else config.cgroup_driver
-    prefix = SINGLE_HOST_SLICE if place.mode == "host" else CgroupPath()
-    return CgroupLayout(driver=driver, root=root, prefix=prefix)
+    return CgroupLayout(driver=driver, root=root)
 
 
-def _start_reports(config: AgentConfig, latest: Latest, stack: contextlib.ExitStack) -> None:
-    status = StatusServer(config.status_socket, latest.get)
+def _start_reports(
+    config: AgentConfig, node: Node, latest: Latest, stack: contextlib.ExitStack
+) -> None:
+    cgroups_of = node.tree().of if node.names is None else None
+    status = StatusServer(config.status_socket, latest.get, cgroups_of)
     status.start()
     stack.callback(status.close)
     metrics = exposition(latest.get, OwnUse(own_rss_bytes, own_cpu_s))

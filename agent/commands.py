@@ -27,11 +27,12 @@ from agent.core.state import NodeState
 from agent.core.topology import NodeTopology
 from agent.doctor_cli import doctor
 from agent.errors import InputError, StateFileError
+from agent.exec_cli import exec_
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
 from agent.ports import Snapshot
 from agent.release_cli import release
-from agent.report.status import ask
+from agent.report.status import ask, find_pod
 from agent.report.verdicts import plan_document
 from agent.simulation.description import description_data, dump_description
 from agent.simulation.machine import describe as describe_machine
@@ -48,6 +49,7 @@ cli = typer.Typer(
 cli.add_typer(state_cli.commands, name="state")
 cli.command()(doctor)
 cli.command()(release)
+cli.command("exec")(exec_)
 
 REJECTED = 1
 
@@ -261,15 +263,8 @@ def explain(
     output: OutputOption = Output.TEXT,
 ) -> None:
     """Say what a pod's containers got, and why not more."""
-    namespace, _, name = pod.rpartition("/")
-    wanted = (namespace or "default", name)
-    pods = _ask(socket, config)["pods"]
-    for document in pods:
-        if (document["namespace"], document["name"]) == wanted:
-            if output is Output.JSON:
-                print(json.dumps(document, indent=2))
-            else:
-                tables.print_explanation(tables.console(), document)
-            return
-    known = ", ".join(sorted(f"{p['namespace']}/{p['name']}" for p in pods)) or "none"
-    raise InputError(f"the agent knows no pod {'/'.join(wanted)}; it knows: {known}")
+    document = find_pod(_ask(socket, config), pod)
+    if output is Output.JSON:
+        print(json.dumps(document, indent=2))
+    else:
+        tables.print_explanation(tables.console(), document)

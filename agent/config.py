@@ -16,6 +16,7 @@ from pydantic import BaseModel, ValidationError
 from agent import kubelet_config
 from agent.core.cpuset import CPUSet
 from agent.core.departures import OPT_IN, POD_QUOTA
+from agent.core.entitlement import Entitlement
 from agent.core.pods import CPU, HUGEPAGES, MEMORY, MILLI, Amounts
 from agent.core.policy import Policy
 from agent.core.quantity import format_bytes, format_milli, parse, whole_bytes
@@ -35,7 +36,8 @@ class AgentConfig:
 
     ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
-    default CPU set.  ``coexistence`` is what to do beside another CPU manager.  ``origins`` maps
+    default CPU set.  ``coexistence`` is what to do beside another CPU manager, ``entitlement`` which
+    pods may have something of their own on Kubernetes.  ``origins`` maps
     each key of the file to where its value came from.
     """
 
@@ -55,6 +57,7 @@ class AgentConfig:
     drift_interval_s: float
     min_default_cpus: int
     coexistence: Literal["observe", "force"]
+    entitlement: Entitlement
     origins: Mapping[str, str]
     filled_in: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -89,6 +92,11 @@ def load(path: Path | None) -> AgentConfig:
         drift_interval_s=own.drift_interval,
         min_default_cpus=own.min_default_cpus,
         coexistence=own.coexistence,
+        entitlement=Entitlement(
+            labels=own.pod_selector.labels,
+            namespaces=frozenset(own.pod_selector.namespaces),
+            unbacked_namespaces=frozenset(own.annotations.unbacked.namespaces),
+        ),
         origins=_origins(KubeletConfiguration, kubelet_document)
         | _origins(AgentConfiguration, own_document),
         warnings=_unread_keys(kubelet_document),
@@ -303,6 +311,8 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "driftInterval": f"{config.drift_interval_s:g}s",
         "minDefaultCPUs": config.min_default_cpus,
         "coexistence": config.coexistence,
+        "podSelector": _selector_text(config.entitlement),
+        "annotations": _unbacked_text(config.entitlement),
     }
     return [(key, str(value), config.origins[key]) for key, value in values.items()]
 
@@ -310,6 +320,19 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
 def _pairs(values: Mapping[str, object]) -> str:
     texts = {k: str(v).lower() if isinstance(v, bool) else v for k, v in values.items()}
     return ", ".join(f"{key}={text}" for key, text in texts.items())
+
+
+def _selector_text(entitlement: Entitlement) -> str:
+    labels, namespaces = _pairs(entitlement.labels), sorted(entitlement.namespaces)
+    parts = [labels] if labels else []
+    parts += [f"namespaces {', '.join(namespaces)}"] if namespaces else []
+    return "; ".join(parts) or "all pods"
+
+
+def _unbacked_text(entitlement: Entitlement) -> str:
+    return (
+        f"unbacked in {', '.join(sorted(entitlement.unbacked_namespaces or ())) or 'no namespace'}"
+    )
 
 
 def _amounts_text(amounts: Amounts) -> str:

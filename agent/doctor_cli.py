@@ -14,7 +14,6 @@ from rich.table import Table
 from rich.text import Text
 
 from agent import tables
-from agent.app import SINGLE_HOST_SLICE
 from agent.cli_options import ConfigOption, Output, OutputOption
 from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
@@ -23,7 +22,7 @@ from agent.core.findings import Finding, Level, is_ready
 from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem, InputError
 from agent.node import procfs
-from agent.node.cgroup_layout import CgroupLayout
+from agent.node.cgroup_layout import SINGLE_HOST_SLICE, CgroupLayout
 from agent.node.inspection import inspect
 from agent.whatif import configure
 

@@ -58,7 +58,7 @@ class Enforcement:
         )
         self._watch(pods)
         problems += self._give_back(values)
-        done = self.enforcer.enforce(values)
+        done = self.enforcer.enforce(values, self.rules.topology.cpus)
         return replace(done, problems=(*problems, *done.problems))
 
     def _give_back(self, values: Mapping[CgroupPath, CgroupValues]) -> tuple[str, ...]:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.cgroup_tree import CgroupTree, Layout
+from agent.core.entitlement import Entitlement
 from agent.core.overwritten import Overwritten
 from agent.core.startup import Rules
 from agent.core.state import NodeState
@@ -32,6 +33,7 @@ class Node:
     mode: str
     cgroup_root: str
     observe: bool = False
+    entitlement: Entitlement = field(default_factory=Entitlement)
     standing_problems: tuple[str, ...] = ()
     """What was found at the start, and stays until the next one: another CPU manager, say."""
     drift_interval_s: float = 10.0
@@ -41,6 +43,8 @@ class Node:
     """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
     before_pass: Callable[[], object] = field(default=lambda: None)
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
+    reread: Callable[[], Rules] | None = None
+    """Reads the machine anew and returns what holds on it; raises `agent.errors.NumaletError`."""
     names: ContainerNames | None = None
     """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
     watcher: CgroupWatcher | None = None

@@ -23,16 +23,19 @@ import structlog
 
 from agent.core.cgroups import CgroupPath
 from agent.core.cpuset import NodeSet
-from agent.core.memory_moves import destination, mib, obstacle
+from agent.core.memory_moves import Move, destination, mib
 from agent.core.plan import MEMS_FILE
 from agent.errors import CgroupError, EnvironmentProblem
-from agent.memory_accounts import read_charge
+from agent.memory_accounts import read_charge, read_growth
 from agent.ports import GONE, Cgroups, Clock, Gone, NodeMemoryReader
 
 log = structlog.get_logger(component="memory")
 
 SMALL_BYTES = 16 << 20
 """So little moves in a moment; it need not wait for a large move to end."""
+
+EFFECT_S = 2.0
+"""For as long a write beside a move may take to have its effect; moments were seen."""
 
 _POLL_S = 0.02
 """How often a wait looks whether the agent is to stop, or whether a write has taken effect."""
@@ -83,8 +86,10 @@ class MemoryMover:
         # All that follows is read and written with `_changed` held.
         self._thread: threading.Thread | None = None
         self._current: tuple[CgroupPath, NodeSet] | None = None
-        self._since: tuple[float, float] = 0.0, 0.0
-        """When the current move began, since the epoch and by the monotonic clock."""
+        self._since_s = 0.0
+        """When the current move began, since the epoch."""
+        self._is_overdue = False
+        """Whether a pass has waited for the current move in vain."""
         self._waiting: dict[CgroupPath, NodeSet] = {}
         self._refused: dict[CgroupPath, tuple[NodeSet, str]] = {}
         self._written = 0
@@ -96,7 +101,7 @@ class MemoryMover:
         with self._changed:
             moves: dict[CgroupPath, float | None] = dict.fromkeys(self._waiting)
             if self._current is not None:
-                moves[self._current[0]] = self._since[0]
+                moves[self._current[0]] = self._since_s
             return moves
 
     @property
@@ -109,14 +114,17 @@ class MemoryMover:
         """Tell whether pages move, or may move, when a cgroup gets these nodes.
 
         Pages that are charged elsewhere move, too, if a process here maps them, so that only an
-        empty cgroup is sure to be quick.  Raises `CgroupError`.
+        empty cgroup is sure to be quick.  One in flight needs care whatever it gets: the write that
+        was begun must not come last.  Raises `CgroupError`.
         """
+        with self._changed:
+            is_busy = self._thread is not None
+            if self._current is not None and self._current[0] == path:
+                return True
         old = self._effective(path)
         leaves = any(destination(node, old, nodes) != node for node in old)
         if not leaves or "populated 1" not in str(self._cgroups.read(path, "cgroup.events")):
             return False
-        with self._changed:
-            is_busy = self._thread is not None
         return not is_busy or read_charge(self._cgroups, path).outside(nodes) > SMALL_BYTES
 
     def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
@@ -128,7 +136,7 @@ class MemoryMover:
             is_busy = self._thread is not None
         if not is_busy or not file.startswith("cpuset."):
             return self._cgroups.write(path, file, value)
-        ended: queue.SimpleQueue[Gone | None | CgroupError] = queue.SimpleQueue()
+        ended: queue.SimpleQueue[Gone | CgroupError | None] = queue.SimpleQueue()
 
         def write() -> None:
             try:
@@ -137,7 +145,7 @@ class MemoryMover:
                 ended.put(error)
 
         threading.Thread(target=write, name="cpuset", daemon=True).start()
-        deadline = self._clock.monotonic_s() + self._deadline_s
+        deadline = self._clock.monotonic_s() + EFFECT_S
         while self._clock.monotonic_s() < deadline:
             with suppress(queue.Empty):
                 answer = ended.get(timeout=_POLL_S)
@@ -165,13 +173,11 @@ class MemoryMover:
 
     def _wait(self) -> None:
         """Wait until all is done, but not for a move that has been waited for already."""
-        now = self._clock.monotonic_s()
-        deadline = now + self._deadline_s
-        if self._current is not None and self._since[1] + self._deadline_s <= now:
-            return
-        while self._thread is not None and not self._stopping():
+        deadline = self._clock.monotonic_s() + self._deadline_s
+        while self._thread is not None and not self._is_overdue and not self._stopping():
             left_s = deadline - self._clock.monotonic_s()
             if left_s <= 0:
+                self._is_overdue = self._current is not None
                 log.info("memory_moves", cgroups=[str(path) for path in self._moves_now()])
                 return
             self._changed.wait(min(left_s, _POLL_S))
@@ -195,19 +201,22 @@ class MemoryMover:
                 self._try(*following)
         finally:
             with self._changed:
-                self._thread = self._current = None
-                self._changed.notify_all()
+                if self._thread is threading.current_thread():  # a bug of ours ended it
+                    self._retire()
+
+    def _retire(self) -> None:
+        self._thread = self._current = None
+        self._changed.notify_all()
 
     def _next(self) -> tuple[CgroupPath, NodeSet] | None:
         with self._changed:
-            self._current = None
             if not self._waiting or self._stopping():
-                # Only here, with the lock held: nobody may add to what a thread has left already.
-                self._thread = None
+                # With the lock held: nobody may leave work to a thread that ends.
+                self._retire()
                 return None
             path = next(iter(self._waiting))
             self._current = path, self._waiting.pop(path)
-            self._since = self._clock.now_s(), self._clock.monotonic_s()
+            self._since_s, self._is_overdue = self._clock.now_s(), False
             return self._current
 
     def _try(self, path: CgroupPath, nodes: NodeSet) -> None:
@@ -233,7 +242,9 @@ class MemoryMover:
         rooms, old = self._memory.read(), self._effective(path)
         sizes = sorted({kib for room in rooms.values() for kib in room.huge_bytes})
         before = read_charge(self._cgroups, path, sizes)
-        why_not = obstacle(before, old, nodes, rooms, self._margin_bytes)
+        growth = read_growth(self._cgroups, path, before)
+        move = Move(old=old, new=nodes, charge=before, growth_bytes=growth)
+        why_not = move.obstacle(rooms, self._margin_bytes)
         if why_not is not None:
             what = f"{path}/{MEMS_FILE} is not set to {nodes}"
             self._refuse(path, nodes, f"{what}: {why_not}; tried again in every pass")

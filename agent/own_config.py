@@ -68,6 +68,29 @@ def _departures(value: object) -> object:
     return value
 
 
+class _Section(BaseModel):
+    model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
+
+
+class PodSelector(_Section):
+    """Which pods are managed: those with all these labels, in one of these namespaces."""
+
+    labels: dict[str, str] = {}
+    namespaces: list[str] = []
+
+
+class Unbacked(_Section):
+    """Where an annotated budget may exceed what the containers request."""
+
+    namespaces: list[str] = []
+
+
+class Annotations(_Section):
+    """How far annotations of pods are believed on Kubernetes."""
+
+    unbacked: Unbacked = Unbacked()
+
+
 class AgentConfiguration(BaseModel):
     """numalet's own section of the file."""
 
@@ -82,4 +105,6 @@ class AgentConfiguration(BaseModel):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     drift_interval: Annotated[float, BeforeValidator(_duration_s)] = 10.0
     min_default_cpus: int = Field(default=0, ge=0, alias="minDefaultCPUs")
+    pod_selector: PodSelector = PodSelector()
+    annotations: Annotations = Annotations()
     coexistence: Literal["observe", "force"] = "observe"

@@ -156,6 +156,36 @@ class CheckpointStore(Protocol):
         ...
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ApiAnswer:
+    """What the API server answered: an HTTP status, and an object, or a text where it sent none.
+
+    ``wait_s`` are the seconds that it asks to wait before the next try.
+    """
+
+    code: int
+    body: Mapping[str, object] | str
+    wait_s: float = 0.0
+
+
+class ApiServer(Protocol):
+    """The API server of the cluster; see `agent.sources.api_requests`."""
+
+    def ask(
+        self,
+        method: str,
+        path: str,
+        body: Mapping[str, object] | None = None,
+        *,
+        content_type: str = "application/json",
+    ) -> ApiAnswer:
+        """Return the answer to one request, whatever it says; ``path`` may end with a query.
+
+        Raises `agent.errors.KubernetesError` where there is none in time.
+        """
+        ...
+
+
 class Clock(Protocol):
     """Time, as far as the agent needs it."""
 
@@ -295,9 +325,10 @@ class Snapshot:
     @cached_property
     def verdicts(self) -> tuple[PodVerdict, ...]:
         """The verdicts on all pods, worked out when somebody asks."""
-        return tuple(self._verdict(pod) for pod in self.pods)
+        return tuple(self.verdict_on(pod) for pod in self.pods)
 
-    def _verdict(self, pod: Pod) -> PodVerdict:
+    def verdict_on(self, pod: Pod) -> PodVerdict:
+        """Return the verdict on one of ``pods``."""
         rejection = self.rejections.get(pod.uid)
         why = None if rejection is None else (rejection.reason, rejection.message)
         return explain(self.rules, self.state, pod, why)

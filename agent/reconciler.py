@@ -8,15 +8,17 @@ import contextlib
 import queue
 from collections import Counter
 from collections.abc import Callable
+from dataclasses import replace
 
 import structlog
 
-from agent.core.admission import Admitted, admit, remove
+from agent.core.admission import Admitted, admit, refuse, remove
 from agent.core.adoption import adopt, is_bare_hold
 from agent.core.desired import PodCgroups
 from agent.core.pods import Pod, PodUID
+from agent.core.restore import fits, rebuild
 from agent.core.state import NodeState
-from agent.errors import CgroupError, InputError, InvariantBroken, StateFileError
+from agent.errors import CgroupError, InputError, InvariantBroken, NumaletError, StateFileError
 from agent.managed_node import Node
 from agent.ports import (
     CgroupsChanged,
@@ -36,6 +38,8 @@ from agent.ports import (
 from agent.recall import believable, take_over
 
 log = structlog.get_logger(component="reconciler")
+
+CPU_OFFLINE = "cpu_offline"
 
 
 class Reconciler:
@@ -60,6 +64,7 @@ class Reconciler:
         self._has_room = False
         """Whether somebody has gone since the rejected pods were last decided on."""
         self._problems: tuple[str, ...] = ()
+        self._hardware_problem: tuple[str, ...] = ()
         self._writes: Counter[str] = Counter()
         self._drift: Counter[str] = Counter()
         self._decisions: Counter[str] = Counter()
@@ -124,9 +129,29 @@ class Reconciler:
             case SourceState():
                 self._note_source(event)
             case HardwareChanged(what):
-                log.warning("hardware_changed", what=what)
+                self._reread(what)
             case CgroupsChanged() | Tick() | Stop():
                 pass
+
+    def _reread(self, what: str) -> None:
+        """Follow CPUs and memory that came or went; nobody loses what he holds."""
+        log.warning("hardware_changed", what=what)
+        if self._node.reread is None:
+            return
+        try:
+            rules = self._node.reread()
+        except NumaletError as error:
+            self._hardware_problem = (f"after {what} the machine no longer fits: {error}",)
+            return
+        self._hardware_problem = ()
+        lost = self._node.rules.topology.cpus - rules.topology.cpus
+        if any(entry.held & lost for entry in self._state.pods.values()):
+            self._drift[CPU_OFFLINE] += 1
+        self._node = replace(self._node, rules=rules)
+        self._enforcement = replace(self._enforcement, rules=rules)
+        if not fits(rules, self._state):
+            self._state = rebuild(rules, self._state.pods)
+            self._has_room = True
 
     def _take_list(self, pods: tuple[Pod, ...]) -> None:
         """Take a complete list: who is not in it has gone.
@@ -163,16 +188,27 @@ class Reconciler:
             return
         if known is not None and self._tree.of(known).path != path:
             self._departing[pod.uid] = pod
-        elif known is not None and _asks_the_same(known, pod):
+        elif known is not None and self._asks_the_same(known, pod):
             self._pods[pod.uid] = pod
             self._complaints.pop(pod.uid, None)
         else:
             self._decide(pod, known)
 
+    def _asks_the_same(self, known: Pod, pod: Pod) -> bool:
+        """Tell whether nothing changed that was decided on."""
+        was, now = (
+            (p.budget, p.init_containers, p.app_containers, self._node.entitlement.refusal(p))
+            for p in (known, pod)
+        )
+        return was == now
+
     def _decide(self, pod: Pod, known: Pod | None) -> None:
         """Admit or reject; who is in the state but was never seen, as after an import, keeps it."""
         state = self._named(pod) if known is None else remove(self._state, pod.uid)
-        verdict = admit(self._node.rules, state, pod)
+        refusal = self._node.entitlement.refusal(pod)
+        verdict = (
+            admit(self._node.rules, state, pod) if refusal is None else refuse(state, *refusal)
+        )
         if isinstance(verdict, Admitted):
             self._decisions["admitted"] += 1
             self._rejections.pop(pod.uid, None)
@@ -239,7 +275,7 @@ class Reconciler:
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
-        problems = list(self._node.standing_problems)
+        problems = [*self._node.standing_problems, *self._hardware_problem]
         self._release_departed(problems)
         for pod, _ in tuple(self._complaints.values()):
             self._take_in(pod)  # there may be room now
@@ -336,12 +372,3 @@ class Reconciler:
         self._complaints.pop(uid, None)
         self._state = remove(self._state, uid)
         log.info("pod_released", pod=pod.full_name if pod is not None else "?", uid=uid)
-
-
-def _asks_the_same(known: Pod, pod: Pod) -> bool:
-    """Tell whether nothing changed that was decided on."""
-    return (known.budget, known.init_containers, known.app_containers) == (
-        pod.budget,
-        pod.init_containers,
-        pod.app_containers,
-    )

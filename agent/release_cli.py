@@ -2,11 +2,12 @@
 
 import sys
 
-from agent.app import CGROUP_ROOT, SINGLE_HOST_SLICE
+from agent.app import CGROUP_ROOT
 from agent.cli_options import ConfigOption, StateOption
 from agent.config import load
 from agent.errors import EnvironmentProblem, LockedError
 from agent.giving_back import release as release_all
+from agent.node.cgroup_layout import SINGLE_HOST_SLICE
 from agent.node.cgroupfs import CgroupFs
 from agent.node.journal import Journal
 from agent.node.procfs import boot_id

@@ -6,6 +6,11 @@ import sys
 from collections.abc import Iterator
 
 import pytest
+from hypothesis import settings
+
+# Whether a test is in time is the machine's load, and no promise of ours.
+settings.register_profile("numalet", deadline=None)
+settings.load_profile("numalet")
 
 _FORBIDDEN = ("/sys/", "/proc/", "/etc/", "/run/", "/var/lib/")
 _WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC | os.O_APPEND

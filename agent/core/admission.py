@@ -13,12 +13,12 @@ from agent.core.cpuset import NodeSet
 from agent.core.departures import LEAKED_CPUS, READMIT
 from agent.core.draft import NO_AFFINITY, Draft, Refusal
 from agent.core.hints import Merger, Offer
+from agent.core.keeping import held_affinity
 from agent.core.memory import Tables, release
 from agent.core.pods import Container, Kind, Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import Affinity, Block, NodeState, PodEntry
 
-TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
 DEFAULT_SET_TOO_SMALL = "DefaultSetTooSmall"
 """A reason of our own: only where ``minDefaultCPUs`` is configured."""
 
@@ -64,11 +64,23 @@ def admit(rules: Rules, state: NodeState, pod: Pod) -> Admitted | Rejected:
     held = state.pods.get(pod.uid)
     if held is not None:
         return Admitted(state=state, entry=held, departures=frozenset({READMIT}))
+    return decide(rules, state, pod)
+
+
+def decide(
+    rules: Rules, state: NodeState, pod: Pod, former: PodEntry | None = None
+) -> Admitted | Rejected:
+    """Decide on a pod that is not in the state; ``former`` is what it held until now."""
     if init_inside_app.applies(rules, pod):
-        verdict = _decide(state, Draft(rules, state, pod, init_inside_app=True))
+        verdict = _decide(state, Draft(rules, state, pod, init_inside_app=True, has=former))
         if isinstance(verdict, Admitted):
             return verdict
-    return _decide(state, Draft(rules, state, pod))
+    return _decide(state, Draft(rules, state, pod, has=former))
+
+
+def refuse(state: NodeState, reason: str, message: str) -> Rejected:
+    """Return the verdict on a pod that is not to be placed at all."""
+    return Rejected(state=state, reason=reason, message=message, leftover=PodEntry())
 
 
 def _decide(state: NodeState, draft: Draft) -> Admitted | Rejected:
@@ -80,7 +92,7 @@ def _decide(state: NodeState, draft: Draft) -> Admitted | Rejected:
         if leftover.pool is not None and not leftover.cpus:
             draft.departures.add(LEAKED_CPUS)
         return Rejected(
-            state=replace(state, memory=_released(draft.tables, _charged(leftover))),
+            state=replace(state, memory=_released(draft.tables, charged(leftover))),
             reason=refusal.reason,
             message=refusal.message,
             leftover=leftover,
@@ -107,7 +119,7 @@ def remove(state: NodeState, uid: PodUID) -> NodeState:
     return NodeState(
         default=state.default | entry.held,
         pods={other: held for other, held in state.pods.items() if other != uid},
-        memory=_released(state.memory, _charged(entry)),
+        memory=_released(state.memory, charged(entry)),
     )
 
 
@@ -139,6 +151,7 @@ def container_starts(state: NodeState, pod: Pod, name: str) -> NodeState:
 def place(draft: Draft) -> None:
     """Give a pod all that it asks for; raises `agent.core.draft.Refusal`."""
     policy, pod = draft.rules.policy, draft.pod
+    memory_allocation.set_aside(draft)
     containers = init_inside_app.in_order(pod) if draft.init_inside_app else pod.containers
     if policy.topology_policy == "none":
         for c in containers:
@@ -158,14 +171,15 @@ def _place_alone(draft: Draft, container: Container) -> None:
             cpu_allocation.container_offer(draft, container),
             memory_allocation.container_offer(draft, container),
         )
-    affinity = _merge(draft, container.name, offers, "a container-level topology manager")
+    affinity = _merge(draft, container.name, offers)
     draft.affinity[container.name] = affinity
     _allocate(draft, container, affinity)
 
 
 def _check_default_set(draft: Draft) -> None:
     left, least = draft.default.bit_count(), draft.rules.policy.min_default_cpus
-    if draft.entry().held and left < least:
+    had = 0 if draft.former is None else len(draft.former.held)
+    if len(draft.entry().held) > had and left < least:
         message = (
             f"the default CPU set would shrink to {left} CPUs, and minDefaultCPUs is {least}: "
             "make room, or lower minDefaultCPUs"
@@ -175,7 +189,7 @@ def _check_default_set(draft: Draft) -> None:
 
 def _place_whole(draft: Draft, containers: Iterable[Container]) -> None:
     offers = (cpu_allocation.pod_offer(draft), memory_allocation.pod_offer(draft))
-    affinity = _merge(draft, None, offers, "under pod-scope topology manager")
+    affinity = _merge(draft, None, offers)
     if draft.demand.by_budget:
         draft.affinity = {c.name: affinity for c in draft.pod.containers}
         cpu_allocation.allocate_pod(draft, affinity)
@@ -198,13 +212,11 @@ def _allocate(draft: Draft, container: Container, affinity: Affinity) -> None:
     memory_allocation.allocate_container(draft, container, affinity)
 
 
-def _merge(
-    draft: Draft, container: str | None, offers: tuple[Offer, Offer], manager: str
-) -> Affinity:
+def _merge(draft: Draft, container: str | None, offers: tuple[Offer, Offer]) -> Affinity:
     """Merge hints by the policy; raises `Refusal` where it does not admit the result."""
-    if draft.seen is not None:
-        nodes = draft.seen_nodes(container)
-        return Affinity(nodes, preferred=nodes is not None)
+    held = held_affinity(draft, container)
+    if held is not None:
+        return held
     rules = draft.rules
     draft.offers += [(container, offer) for offer in offers]
     merger = Merger(rules.node_mask, rules.distances)
@@ -216,20 +228,16 @@ def _merge(
         case _:
             merged = merger.merge(offers)
     if not merged.preferred and rules.policy.topology_policy != "best-effort":
-        message = "Resources cannot be allocated with Topology locality"
-        if draft.demand.by_budget:
-            where = "with " if container is not None else ""
-            message = f"Pod Scope pod with pod-level resources failed admission {where}{manager}"
-        raise Refusal(TOPOLOGY_AFFINITY_ERROR, message)
+        raise draft.misaligned()
     nodes = None if merged.mask is None else NodeSet.from_bits(merged.mask)
     return Affinity(nodes, merged.preferred)
 
 
-def _charged(entry: PodEntry) -> Iterable[Block]:
+def charged(entry: PodEntry) -> tuple[Block, ...]:
     """Return the blocks that the tables are charged with for a pod."""
     if entry.memory_pool is not None:
         return entry.memory_pool
-    return (block for blocks in entry.memory.values() for block in blocks)
+    return tuple(block for blocks in entry.memory.values() for block in blocks)
 
 
 def _released(tables: Tables, blocks: Iterable[Block]) -> Tables:

@@ -97,7 +97,7 @@ def adopt(rules: Rules, state: NodeState, pod: Pod, seen: Seen, own: CPUSet) -> 
     if not _owns_cpus(demand) and seen.mems.get(None) in (None, rules.topology.memory_nodes):
         return None  # nothing that would tell it from a pod that was rejected
     inside = init_inside_app.applies(rules, pod)
-    draft = Draft(rules, apart, pod, init_inside_app=inside, seen=_with_pool(demand, seen))
+    draft = Draft(rules, apart, pod, init_inside_app=inside, has=_with_pool(demand, seen))
     try:
         place(draft)
     except Refusal:

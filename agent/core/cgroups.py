@@ -8,6 +8,8 @@ from agent.core.cpuset import CPUSet, NodeSet
 PERIOD_US = 100_000
 """The period of CFS quotas that the kubelet sets (``QuotaPeriod``)."""
 
+_LARGEST_PAGE_BYTES = 65_536
+
 
 @dataclass(frozen=True, slots=True, order=True)
 class CgroupPath:
@@ -57,6 +59,23 @@ class CpuMax:
         return f"{'max' if self.quota_us is None else self.quota_us} {self.period_us}"
 
 
+@dataclass(frozen=True, slots=True)
+class MemoryMax:
+    """The value of ``memory.max``: ``limit_bytes`` is None for no limit."""
+
+    limit_bytes: int | None = None
+
+    @classmethod
+    def of(cls, limit_bytes: int | None) -> "MemoryMax":
+        """Return a limit in whole pages of any size that Linux has, as the kernel rounds it too."""
+        if not limit_bytes:
+            return cls()
+        return cls(max(limit_bytes // _LARGEST_PAGE_BYTES, 1) * _LARGEST_PAGE_BYTES)
+
+    def __str__(self) -> str:
+        return "max" if self.limit_bytes is None else str(self.limit_bytes)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CgroupValues:
     """What the files of one cgroup should say, or say; None where a file is not ours, or is unset.
@@ -67,6 +86,8 @@ class CgroupValues:
     cpus: CPUSet | None = None
     mems: NodeSet | None = None
     cpu_max: CpuMax | None = None
+    cpu_weight: int | None = None
+    memory_max: MemoryMax | None = None
     keeps_rest: bool = False
     """Nobody knows what else the cgroup should say: what it says is left."""
     effective_cpus: CPUSet = field(default_factory=CPUSet)

@@ -5,6 +5,7 @@ Mirrors ``pkg/kubelet/cm/cpumanager/policy_static.go`` of Kubernetes v1.36.
 
 from agent.core.draft import Draft, Refusal, unexpected
 from agent.core.hints import UNSATISFIABLE, HintList, Offer
+from agent.core.keeping import cpus_of, held_cpus, keep, near, off_limits
 from agent.core.masks import Loose, Sum
 from agent.core.pods import Container, Kind
 from agent.core.startup import ALIGN_BY_SOCKET, FULL_PCPUS_ONLY, Rules
@@ -19,7 +20,8 @@ def container_offer(draft: Draft, container: Container) -> Offer:
     count = draft.demand.cpus[container.name]
     if not draft.rules.manages_cpus or count == 0 or draft.demand.ignored:
         return Offer("cpu")
-    hints = cpu_hints(draft.rules, count, draft.available, draft.reusable_cpus)
+    available = draft.available & ~off_limits(draft, container)
+    hints = cpu_hints(draft.rules, count, available, draft.reusable_cpus)
     return Offer("cpu", _RESOURCES, hints)
 
 
@@ -70,7 +72,7 @@ def allocate_container(draft: Draft, container: Container, affinity: Affinity) -
     count = draft.demand.cpus[container.name]
     if not draft.rules.manages_cpus or count == 0 or draft.demand.ignored:
         return
-    check_smt(draft, count)
+    check_smt(draft, container, count)
     taken = take_of_node(draft, count, affinity, draft.reusable_cpus, container)
     draft.cpus[container.name] = taken
     if container.kind is Kind.INIT:
@@ -86,15 +88,19 @@ def allocate_pod(draft: Draft, affinity: Affinity) -> None:
         return
     if demand.cpu_pool_error is not None:
         raise Refusal("EmptyPodSharedPoolError", demand.cpu_pool_error)
-    check_smt(draft, demand.pod_cpus)
+    check_smt(draft, None, demand.pod_cpus)
     draft.pool = take_of_node(draft, demand.pod_cpus, affinity, reusable=0)
     draft.cpus = _partition(draft, draft.pool)
 
 
-def check_smt(draft: Draft, count: int) -> None:
-    """With ``full-pcpus-only``, raise `Refusal` unless whole free cores can hold ``count`` CPUs."""
-    if FULL_PCPUS_ONLY not in draft.rules.cpu_options or draft.seen is not None:
-        return  # who runs already was checked before he did
+def check_smt(draft: Draft, container: Container | None, count: int) -> None:
+    """With ``full-pcpus-only``, raise `Refusal` unless whole free cores can hold ``count`` CPUs.
+
+    Who runs already, and asks for as many as he has, was checked before he did.
+    """
+    unchanged = draft.former is None or held_cpus(draft, container).bit_count() == count
+    if FULL_PCPUS_ONLY not in draft.rules.cpu_options or (draft.seen is not None and unchanged):
+        return
     threads = draft.rules.topology.cpus_per_core
     if count % threads:
         raise Refusal(
@@ -124,9 +130,25 @@ def take_of_node(
     `Refusal` where there are not enough.
     """
     free = draft.available | reusable
-    seen = draft.seen_cpus(None if container is None else container.name, count, free)
-    draft.default &= ~seen
-    return seen or take_from(draft, free & ~draft.seen_on_others(container), count, affinity)
+    kept = keep(draft, container, count, free)
+    draft.default &= ~kept
+    free &= ~(kept | off_limits(draft, container))
+    return kept | take_more(draft, free, count - kept.bit_count(), near(draft, affinity, kept))
+
+
+def take_more(draft: Draft, free: int, count: int, affinity: Affinity) -> int:
+    """Choose CPUs out of ``free``; who is resized gets CPUs of his own pod first.
+
+    Then a strict topology policy keeps him on the nodes of the affinity.  Raises `Refusal`.
+    """
+    if draft.former is None:
+        return take_from(draft, free, count, affinity)
+    home = free if affinity.nodes is None else free & cpus_of(draft.rules, affinity.nodes.bits)
+    if draft.is_strict and count > home.bit_count():
+        raise draft.misaligned()
+    own = home & held_cpus(draft, None)
+    taken = take_from(draft, own, min(count, own.bit_count()), affinity)
+    return taken | take_from(draft, free & ~taken, count - taken.bit_count(), affinity)
 
 
 def take_from(draft: Draft, free: int, count: int, affinity: Affinity) -> int:
@@ -134,21 +156,13 @@ def take_from(draft: Draft, free: int, count: int, affinity: Affinity) -> int:
     taken = 0
     try:
         if affinity.nodes is not None:
-            aligned = free & _cpus_of(draft.rules, affinity.nodes.bits)
+            aligned = free & cpus_of(draft.rules, affinity.nodes.bits)
             taken = draft.take(aligned, min(count, aligned.bit_count()), free)
         taken |= draft.take(free & ~taken, count - taken.bit_count())
     except TakeError as error:
         raise unexpected(error) from error
     draft.default &= ~taken
     return taken
-
-
-def _cpus_of(rules: Rules, mask: int) -> int:
-    """Return the CPUs that an affinity stands for; with ``align-by-socket`` those of whole sockets."""
-    cpus = sum(bits for node, bits in rules.node_of_mask_cpus.items() if node & mask)
-    if ALIGN_BY_SOCKET not in rules.cpu_options:
-        return cpus
-    return sum(bits for bits in rules.topology.cpu_bits_by_socket.values() if bits & cpus)
 
 
 def _partition(draft: Draft, pool: int) -> dict[str, int]:
@@ -175,6 +189,11 @@ def _partition(draft: Draft, pool: int) -> dict[str, int]:
 
 
 def _slice(draft: Draft, container: Container, available: int) -> int:
+    """Choose CPUs of the pod's pool; who runs already grows into what is new in it first."""
     count = draft.demand.cpus[container.name]
-    seen = draft.seen_cpus(container.name, count, available)
-    return seen or draft.take(available & ~draft.seen_on_others(container), count)
+    kept = keep(draft, container, count, available)
+    free = available & ~(kept | off_limits(draft, container))
+    new = free & ~held_cpus(draft, None)
+    more = count - kept.bit_count()
+    taken = draft.take(new, min(more, new.bit_count()))
+    return kept | taken | draft.take(free & ~taken, more - taken.bit_count())

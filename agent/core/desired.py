@@ -13,6 +13,12 @@ from agent.core.cgroups import PERIOD_US, CgroupPath, CgroupValues, CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.demand import Demand
 from agent.core.isolation import container_quota_lifted, pod_quota_lifted
+from agent.core.pod_limits import (
+    container_memory_max,
+    container_weight,
+    pod_memory_max,
+    pod_weight,
+)
 from agent.core.pods import CPU, MILLI, Container, Kind, Pod
 from agent.core.startup import Rules
 from agent.core.state import NodeState, PodEntry
@@ -48,7 +54,7 @@ def desired_values(
 
     A pod without containers is one that no source has named: it gets the default CPU set, or keeps the
     CPUs that it holds; nothing else of it is written.  Where the quota is not ours, only that is
-    written which an exclusive slice needs: no limit.
+    written which an exclusive slice needs: no limit; weights and limits of memory are not ours then.
     """
     values: dict[CgroupPath, CgroupValues] = {}
     parents = dict.fromkeys(qos_parents, node_shared(rules, state))
@@ -82,11 +88,16 @@ def container_cpus(demand: Demand, state: NodeState, name: str | None) -> CPUSet
     One whose name is not known (None) gets the pod shared pool (the pool, if that is empty), never a
     sibling's slice.  Where the pod has no pool it gets the default set, or what the pod holds if
     that is all that the pod may use.
+
+    Of a slice that is partly offline the kernel uses the rest, and all of it again as soon as it is
+    back.  One whose container would have no CPU at all moves: the kernel would let it run on all
+    that the cgroup above has (cgroup2-facts section 6).
     """
     entry = state.pods.get(demand.pod.uid, PodEntry())
     shared = node_shared(demand.rules, state)
     if name is not None:
-        return entry.cpus.get(name) or shared
+        choices = (entry.cpus.get(name) or shared, shared_pool(demand, entry), shared)
+        return next((cpus for cpus in choices if cpus & demand.rules.topology.cpus), shared)
     if entry.pool is not None:
         return shared_pool(demand, entry) or entry.pool
     return shared if _shares_node(demand.pod, entry) else entry.held
@@ -118,7 +129,7 @@ def _pod_values(
     pod = cgroups.pod
     demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
     if not pod.containers:
-        cpus = entry.held or node_shared(rules, state)
+        cpus = entry.held if entry.held & rules.topology.cpus else node_shared(rules, state)
         return {cgroups.path: CgroupValues(cpus=cpus, keeps_rest=True)}
     by_name = {c.name: c for c in pod.containers}
     values = {}
@@ -139,12 +150,34 @@ def _pod_values(
         if quota_is_ours or _pod_quota_lifted(demand, entry)
         else None,
     )
-    return values
+    return _with_amounts(demand, cgroups, values) if quota_is_ours else values
+
+
+def _with_amounts(
+    demand: Demand, cgroups: PodCgroups, values: Mapping[CgroupPath, CgroupValues]
+) -> dict[CgroupPath, CgroupValues]:
+    """Add weights and limits of memory, where no kubelet and runtime set them."""
+    containers = {c.name: c for c in demand.pod.containers}
+    named = {path: containers[n] for path, n in cgroups.leaves.items() if n in containers}
+    of_containers = {
+        path: replace(
+            values[path],
+            cpu_weight=container_weight(container),
+            memory_max=container_memory_max(demand, container),
+        )
+        for path, container in named.items()
+    }
+    of_pod = replace(
+        values[cgroups.path], cpu_weight=pod_weight(demand), memory_max=pod_memory_max(demand)
+    )
+    return {**values, **of_containers, cgroups.path: of_pod}
 
 
 def _pod_cpus(demand: Demand, state: NodeState, entry: PodEntry) -> CPUSet:
     """Return the union of what the pod's containers may use, whether they run yet or not."""
     cpus = entry.held
+    for c in demand.pod.containers:
+        cpus |= container_cpus(demand, state, c.name)
     if _shares_node(demand.pod, entry):
         cpus |= node_shared(demand.rules, state)
     return cpus

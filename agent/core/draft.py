@@ -15,6 +15,7 @@ from agent.core.state import Affinity, Block, NodeMemory, NodeState, PodEntry
 from agent.core.take import Pool
 
 NO_AFFINITY = Affinity(None, preferred=False)
+TOPOLOGY_AFFINITY_ERROR = "TopologyAffinityError"
 
 
 class Refusal(Exception):
@@ -42,13 +43,18 @@ class Draft:
         pod: Pod,
         *,
         init_inside_app: bool = False,
-        seen: Seen | None = None,
+        has: Seen | PodEntry | None = None,
     ) -> None:
-        """Begin with what is free in ``state``; ``seen`` is what a pod that runs already has."""
+        """Begin with what is free in ``state``.
+
+        ``has`` is what a pod that runs already has: as its cgroups say, or as its entry said, and
+        then it may ask for other amounts.
+        """
         self.rules = rules
         self.pod = pod
         self.init_inside_app = init_inside_app
-        self.seen = seen
+        self.former = has if isinstance(has, PodEntry) else None
+        self.seen = _seen_in(has) if isinstance(has, PodEntry) else has
         self.demand = Demand(rules, pod)
         self.default = state.default.bits
         self.tables: dict[int, NodeMemory] = dict(state.memory)
@@ -59,6 +65,7 @@ class Draft:
         self.affinity: dict[str, Affinity] = {}
         self.reusable_cpus = 0
         self.reusable_memory: dict[tuple[int, str], int] = {}
+        self.kept_memory: dict[str, tuple[Block, ...]] = {}
         self.offers: list[tuple[str | None, Offer]] = []
         self.departures: set[str] = set(rules.departures)
 
@@ -79,27 +86,6 @@ class Draft:
         self.departures |= taken.departures
         return taken.bits
 
-    def seen_cpus(self, name: str | None, count: int, within: int) -> int:
-        """Return the CPU bits that a container (None: the pod) runs on, 0 unless they may be its."""
-        if self.seen is None:
-            return 0
-        bits = self.seen.cpus.get(name, CPUSet()).bits
-        return bits if bits.bit_count() == count and not bits & ~within else 0
-
-    def seen_on_others(self, container: Container | None) -> int:
-        """Return the CPU bits that a container must leave to others of a pod that runs already.
-
-        An ordinary init container has ended: others may have taken its CPUs over.
-        """
-        has_ended = container is not None and container.kind is Kind.INIT
-        if self.seen is None or container is None or (has_ended and not self.keeps_init_apart):
-            return 0
-        bits = 0
-        for other in self.pod.containers:
-            if other is not container and self.demand.cpus[other.name]:
-                bits |= self.seen.cpus.get(other.name, CPUSet()).bits
-        return bits
-
     def seen_nodes(self, name: str | None) -> NodeSet | None:
         """Return the NUMA nodes that hold the memory of a container (None: the pod) that runs.
 
@@ -109,6 +95,31 @@ class Draft:
             return None
         nodes = self.seen.mems.get(name, self.seen.mems.get(None))
         return nodes if nodes and nodes <= self.rules.topology.node_ids else None
+
+    @property
+    def is_strict(self) -> bool:
+        """Tell whether the topology policy refuses what it cannot align."""
+        return self.rules.policy.topology_policy in ("restricted", "single-numa-node")
+
+    def misaligned(self) -> Refusal:
+        """Return the topology manager's refusal."""
+        message = "Resources cannot be allocated with Topology locality"
+        if self.demand.by_budget:
+            by_container = self.rules.policy.topology_scope == "container"
+            where = "with a container-level" if by_container else "under pod-scope"
+            message = (
+                f"Pod Scope pod with pod-level resources failed admission {where} topology manager"
+            )
+        return Refusal(TOPOLOGY_AFFINITY_ERROR, message)
+
+    def has_given_up_memory(self, container: Container) -> bool:
+        """Tell whether an ordinary init container ended, and its memory went to others."""
+        return (
+            self.former is not None
+            and container.kind is Kind.INIT
+            and bool(self.former.memory)
+            and container.name not in self.former.memory
+        )
 
     def entry(self) -> PodEntry:
         """Return what the pod holds now."""
@@ -126,3 +137,13 @@ class Draft:
         return not (
             self.cpus or self.memory or self.pool is not None or self.memory_pool is not None
         )
+
+
+def _seen_in(entry: PodEntry) -> Seen:
+    """Return what an entry gives to a pod; one without a pool has all that its containers have."""
+    cpus = dict[str | None, CPUSet](entry.cpus.items())
+    cpus[None] = entry.held if entry.pool is None else entry.pool
+    blocks = dict[str | None, tuple[Block, ...]](entry.memory.items())
+    blocks[None] = entry.memory_pool or ()
+    mems = {name: NodeSet(n for block in of for n in block.nodes) for name, of in blocks.items()}
+    return Seen(cpus=cpus, mems={name: nodes for name, nodes in mems.items() if nodes})

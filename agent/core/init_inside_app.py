@@ -11,13 +11,13 @@ holds everybody already.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from itertools import takewhile
 
-from agent.core.cpu_allocation import check_smt, cpu_hints, take_from, take_of_node
+from agent.core.cpu_allocation import check_smt, cpu_hints, take_from, take_more
 from agent.core.cpuset import NodeSet
 from agent.core.departures import INIT_APART, INIT_INSIDE_APP
 from agent.core.draft import Draft
 from agent.core.hints import Offer
+from agent.core.keeping import keep, sidecars_before
 from agent.core.memory import charge, free_sum
 from agent.core.memory_allocation import choose, container_offer, manages
 from agent.core.pods import Amounts, Container, Kind, Pod
@@ -54,14 +54,8 @@ def allocate(draft: Draft, container: Container, affinity: Affinity) -> None:
     _allocate_memory(draft, container, affinity)
 
 
-def _beside(pod: Pod, container: Container) -> set[str]:
-    """Return the names of those that run while an init container runs: the sidecars before it."""
-    before = takewhile(lambda c: c is not container, pod.init_containers)
-    return {c.name for c in before if c.kind is Kind.SIDECAR}
-
-
 def _cpus_inside(draft: Draft, container: Container) -> int:
-    beside, inside, taken = _beside(draft.pod, container), 0, 0
+    beside, inside, taken = sidecars_before(draft.pod, container), 0, 0
     for name, bits in draft.cpus.items():
         if name in beside:
             taken |= bits
@@ -72,7 +66,7 @@ def _cpus_inside(draft: Draft, container: Container) -> int:
 
 def _memory_inside(draft: Draft, container: Container) -> dict[tuple[int, str], int]:
     """Return (node mask, type) -> bytes, as the kubelet keeps what finished containers leave."""
-    beside, inside = _beside(draft.pod, container), dict[tuple[int, str], int]()
+    beside, inside = sidecars_before(draft.pod, container), dict[tuple[int, str], int]()
     for name, blocks in draft.memory.items():
         for block in blocks if name not in beside else ():
             key = block.nodes.bits, block.resource
@@ -111,22 +105,26 @@ def _allocate_cpus(draft: Draft, container: Container, affinity: Affinity) -> No
     count = draft.demand.cpus[container.name]
     if not draft.rules.manages_cpus or count == 0:
         return
-    check_smt(draft, count)
+    check_smt(draft, container, count)
     inside = _cpus_inside(draft, container)
-    more = max(0, count - inside.bit_count())
-    taken = take_from(draft, inside, count - more, affinity)
-    draft.cpus[container.name] = taken | take_of_node(draft, more, affinity, reusable=0)
+    kept = keep(draft, container, count, inside | draft.available)
+    draft.default &= ~kept
+    count -= kept.bit_count()
+    more = max(0, count - (inside & ~kept).bit_count())
+    taken = kept | take_from(draft, inside & ~kept, count - more, affinity)
+    draft.cpus[container.name] = taken | take_more(draft, draft.available, more, affinity)
 
 
 def _allocate_memory(draft: Draft, container: Container, affinity: Affinity) -> None:
     """Charge only what goes beyond the memory that is taken over; the blocks say as much."""
     request = draft.demand.memory[container.name]
-    if not manages(draft) or not request:
+    if not manages(draft) or not request or draft.has_given_up_memory(container):
         return
     inside = draft.reusable_memory = _memory_inside(draft, container)
-    nodes = _nodes_inside(draft, request, affinity)
+    stays = draft.former is not None and container.name in draft.former.memory
+    nodes = None if stays else _nodes_inside(draft, request, affinity)
     if nodes is None:
-        nodes = choose(draft, request, affinity)
+        nodes = choose(draft, request, affinity, container.name)
     missing = _missing(inside, nodes.bits, request)
     blocks = tuple(Block(nodes, name, missing[name]) for name in sorted(missing))
     for block in blocks:

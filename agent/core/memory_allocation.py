@@ -4,11 +4,20 @@ Mirrors ``pkg/kubelet/cm/memorymanager/policy_static.go`` of Kubernetes v1.36; t
 are in `agent.core.memory`.
 """
 
+from dataclasses import replace
+
 from agent.core.cpuset import NodeSet
 from agent.core.departures import NO_PANIC, SHARED_CONTAINER_MEMORY
 from agent.core.draft import Draft, Refusal, unexpected
 from agent.core.hints import UNSATISFIABLE, Offer
-from agent.core.memory import PlacementError, charge, choose_nodes, memory_hints
+from agent.core.memory import (
+    PlacementError,
+    charge,
+    choose_nodes,
+    free_sum,
+    memory_hints,
+    release,
+)
 from agent.core.pods import Amounts, Container, Kind
 from agent.core.state import Affinity, Block
 
@@ -41,9 +50,35 @@ def _offer(draft: Draft, request: Amounts) -> Offer:
     return Offer("memory", () if hints is None else tuple(sorted(request)), hints)
 
 
+def set_aside(draft: Draft) -> None:
+    """Charge what the containers of a resized pod keep, so that none grows into another's memory.
+
+    Not while ordinary init containers are yet to end, since others have their memory after them.
+    """
+    former = draft.former
+    if former is None or former.memory_pool is not None:
+        return
+    if any(c.kind is Kind.INIT and c.name in former.memory for c in draft.pod.containers):
+        return
+    for c in draft.pod.containers:
+        kept = draft.kept_memory[c.name] = tuple(
+            replace(b, size_bytes=min(b.size_bytes, draft.demand.memory[c.name].get(b.resource, 0)))
+            for b in former.memory.get(c.name, ())
+            if b.nodes <= draft.rules.topology.node_ids
+        )
+        for block in kept:
+            draft.tables = charge(draft.tables, block.nodes, block.resource, block.size_bytes)
+
+
+def _take_up(draft: Draft, container: Container) -> None:
+    for block in draft.kept_memory.pop(container.name, ()):
+        draft.tables = release(draft.tables, block)
+
+
 def allocate_container(draft: Draft, container: Container, affinity: Affinity) -> None:
     """Charge a container's memory to NUMA nodes (``Allocate``); raises `Refusal`."""
-    if not manages(draft) or draft.demand.ignored:
+    _take_up(draft, container)
+    if not manages(draft) or draft.demand.ignored or draft.has_given_up_memory(container):
         return
     request = draft.demand.memory[container.name]
     if not request and draft.demand.by_budget and _leaves_sharing_alone(draft):
@@ -67,6 +102,8 @@ def _leaves_sharing_alone(draft: Draft) -> bool:
 def allocate_pod(draft: Draft, affinity: Affinity) -> None:
     """Charge a pod's budget to NUMA nodes and divide it (``AllocatePod``); raises `Refusal`."""
     demand = draft.demand
+    for c in draft.pod.containers:
+        _take_up(draft, c)
     if not manages(draft):
         return
     if demand.memory_pool_error is not None:
@@ -75,17 +112,27 @@ def allocate_pod(draft: Draft, affinity: Affinity) -> None:
     draft.memory_pool = _blocks(nodes, demand.pod_memory)
     for block in draft.memory_pool:
         draft.tables = charge(draft.tables, nodes, block.resource, block.size_bytes)
-    draft.memory = {name: _blocks(nodes, amounts) for name, amounts in _partition(draft).items()}
+    shares = _partition(draft)
+    draft.memory = {
+        c.name: _blocks(nodes, shares[c.name])
+        for c in draft.pod.containers
+        if not draft.has_given_up_memory(c)
+    }
 
 
 def choose(draft: Draft, request: Amounts, affinity: Affinity, name: str | None = None) -> NodeSet:
     """Return the NUMA nodes for the request of a container (None: the pod).
 
-    Who runs already keeps what he has.  Raises `Refusal` where there are none.
+    Who runs already keeps his; where he asks for more than they have free, they are extended, or he
+    is refused, as the topology policy wants it.  Raises `Refusal` where there are none.
     """
     seen = draft.seen_nodes(name)
     if seen is not None:
-        return seen
+        if draft.former is None or _fits(draft, request, seen):
+            return seen
+        if draft.is_strict:
+            raise draft.misaligned()
+        affinity = Affinity(seen, preferred=False)
     mask = None if affinity.nodes is None else affinity.nodes.bits
     _note_lacking(draft, request)
     try:
@@ -95,6 +142,14 @@ def choose(draft: Draft, request: Amounts, affinity: Affinity, name: str | None 
     except PlacementError as error:
         raise unexpected(error) from error
     return NodeSet.from_bits(chosen)
+
+
+def _fits(draft: Draft, request: Amounts, nodes: NodeSet) -> bool:
+    free, reusable = draft.tables, draft.reusable_memory
+    return all(
+        free_sum(free, nodes.bits, name) + reusable.get((nodes.bits, name), 0) >= amount
+        for name, amount in request.items()
+    )
 
 
 def _note_lacking(draft: Draft, request: Amounts) -> None:

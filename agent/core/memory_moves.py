@@ -80,37 +80,55 @@ def arrivals(pages: ByNode, old: NodeSet, new: NodeSet) -> dict[int, int]:
     return {node: more for node, more in change.items() if more > 0}
 
 
-def obstacle(
-    charge: Charge, old: NodeSet, new: NodeSet, rooms: Mapping[int, NodeRoom], margin_bytes: int
-) -> str | None:
-    """Say what does not fit where it would have to go, None where all does.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Move:
+    """A change of a cgroup's effective nodes, and what it means for its memory.
 
-    ``margin_bytes`` must stay free on each node.  Of a node without a room nothing is known, and
-    anything fits.
+    ``growth_bytes`` is how much the cgroup may still come to hold before its ``memory.max``; None
+    where it has no such limit.
     """
-    return next(_obstacles(charge, old, new, rooms, margin_bytes), None)
 
+    old: NodeSet
+    new: NodeSet
+    charge: Charge
+    growth_bytes: int | None = None
 
-def _obstacles(
-    charge: Charge, old: NodeSet, new: NodeSet, rooms: Mapping[int, NodeRoom], margin_bytes: int
-) -> Iterator[str]:
-    for node, size in arrivals(charge.movable, old, new).items():
-        room = rooms.get(node)
-        if room is not None and size + margin_bytes > room.available_bytes:
-            yield (
-                f"{mib(size)} would move to NUMA node {node}, which has {mib(room.free_bytes)} free"
-                f" and {mib(room.cache_bytes)} in clean pages of files, and keeps"
-                f" {mib(margin_bytes)} of that: free memory there"
-            )
-    for page_kib, pages in charge.huge.items():
-        for node, size in arrivals(pages, old, new).items():
+    def obstacle(self, rooms: Mapping[int, NodeRoom], margin_bytes: int) -> str | None:
+        """Say what does not fit where it would have to go, None where all does.
+
+        ``margin_bytes`` must stay free on each node.  Of a node without a room nothing is known, and
+        anything fits.
+        """
+        return next(self._obstacles(rooms, margin_bytes), None)
+
+    def _obstacles(self, rooms: Mapping[int, NodeRoom], margin_bytes: int) -> Iterator[str]:
+        for node, size in arrivals(self.charge.movable, self.old, self.new).items():
             room = rooms.get(node)
-            free = size if room is None else room.huge_bytes.get(page_kib, 0)
-            if size > free:
-                page = format_bytes(page_kib * 1024)
+            if room is not None and size + margin_bytes > room.available_bytes:
                 yield (
-                    f"{mib(size)} in huge pages of {page} would move to NUMA node {node}, which has"
-                    f" {mib(free)} of them free: raise nr_hugepages there"
+                    f"{mib(size)} would move to NUMA node {node}, which has {mib(room.free_bytes)}"
+                    f" free and {mib(room.cache_bytes)} in clean pages of files, and keeps"
+                    f" {mib(margin_bytes)} of that: free memory there"
+                )
+        for page_kib, pages in self.charge.huge.items():
+            for node, size in arrivals(pages, self.old, self.new).items():
+                room = rooms.get(node)
+                free = size if room is None else room.huge_bytes.get(page_kib, 0)
+                if size > free:
+                    yield (
+                        f"{mib(size)} in huge pages of {format_bytes(page_kib * 1024)} would move to"
+                        f" NUMA node {node}, which has {mib(free)} of them free: raise nr_hugepages"
+                        " there"
+                    )
+        is_let_out = self.old <= self.new
+        if self.growth_bytes is not None and not is_let_out and self.new <= NodeSet(rooms):
+            needed = sum_outside(self.charge.movable, self.new) + self.growth_bytes
+            available = sum(rooms[node].available_bytes for node in self.new)
+            if needed + margin_bytes * len(self.new) > available:
+                yield (
+                    f"up to its memory.max it may ask for {mib(needed)} more on NUMA nodes {self.new},"
+                    f" which have {mib(available)} free or in clean pages of files, and keep"
+                    f" {mib(margin_bytes)} each: free memory there, or lower its limit"
                 )
 
 

@@ -4,10 +4,17 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from agent.core.cgroups import CgroupPath, CgroupValues
-from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE
+from agent.core.plan import (
+    CPU_MAX_FILE,
+    CPU_WEIGHT_FILE,
+    CPUS_FILE,
+    MEMORY_MAX_FILE,
+    MEMS_FILE,
+    file_values,
+)
 
-_ORDER = (CPU_MAX_FILE, CPUS_FILE, MEMS_FILE)
-"""``cpuset.mems`` comes last: it is the write that takes long."""
+FILES = (CPU_MAX_FILE, CPU_WEIGHT_FILE, MEMORY_MAX_FILE, CPUS_FILE, MEMS_FILE)
+"""What is given back, in this order; ``cpuset.mems`` comes last: it is the write that takes long."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -25,7 +32,7 @@ def in_order(entries: Iterable[Overwritten]) -> list[Overwritten]:
 
     Sets from the top down, so that no child gets back what its parent still withholds.
     """
-    return sorted(entries, key=lambda e: (_ORDER.index(e.file), e.path.depth, e.path))
+    return sorted(entries, key=lambda e: (FILES.index(e.file), e.path.depth, e.path))
 
 
 def no_longer_ours(
@@ -42,8 +49,6 @@ def no_longer_ours(
 
 
 def _is_free(entry: Overwritten, want: CgroupValues) -> bool:
-    if want.keeps_rest:
+    if want.keeps_rest or entry.file == MEMS_FILE:
         return False
-    if entry.file == CPU_MAX_FILE:
-        return want.cpu_max is None
-    return entry.file == CPUS_FILE and want.cpus is None
+    return file_values(want)[entry.file] is None

@@ -10,6 +10,9 @@ from agent.core.cpuset import CPUSet
 CPUS_FILE = "cpuset.cpus"
 MEMS_FILE = "cpuset.mems"
 CPU_MAX_FILE = "cpu.max"
+CPU_WEIGHT_FILE = "cpu.weight"
+MEMORY_MAX_FILE = "memory.max"
+_AMOUNTS = (CPU_MAX_FILE, CPU_WEIGHT_FILE, MEMORY_MAX_FILE)
 
 
 class Phase(IntEnum):
@@ -23,6 +26,7 @@ class Phase(IntEnum):
     """Above a pod that has moved: only where it is now."""
     GROW = 4
     QUOTA = 5
+    """How much of what a cgroup may use: time, weight, memory."""
     MEMS = 6
     """Last and apart: the kernel moves the pages within the write, and blocks others meanwhile."""
 
@@ -36,6 +40,17 @@ class Write:
     path: CgroupPath
     file: str
     value: str
+
+
+def file_values(values: CgroupValues) -> Mapping[str, object]:
+    """Return what the files of a cgroup say or should say, by name; None where that is open."""
+    return {
+        CPUS_FILE: values.cpus,
+        MEMS_FILE: values.mems,
+        CPU_MAX_FILE: values.cpu_max,
+        CPU_WEIGHT_FILE: values.cpu_weight,
+        MEMORY_MAX_FILE: values.memory_max,
+    }
 
 
 def plan_writes(
@@ -59,8 +74,7 @@ def plan_writes(
             continue
         if want.cpus is not None and want.cpus != have.cpus:
             writes += _cpu_writes(path, want.cpus, have, around_moves=path in above)
-        if want.cpu_max is not None and want.cpu_max != have.cpu_max:
-            writes.append(Write(Phase.QUOTA, path.depth, path, CPU_MAX_FILE, str(want.cpu_max)))
+        writes += _amount_writes(path, want, have)
         if want.mems is not None and want.mems != have.mems:
             value = want.mems.for_write()
             writes.append(Write(Phase.MEMS, path.depth, path, MEMS_FILE, value))
@@ -104,6 +118,13 @@ def _leavers_first(
         chosen = next(free, left[0])
         left.remove(chosen)
         yield replace(chosen, position=position)
+
+
+def _amount_writes(path: CgroupPath, want: CgroupValues, have: CgroupValues) -> Iterator[Write]:
+    wanted, seen = file_values(want), file_values(have)
+    for file in _AMOUNTS:
+        if wanted[file] is not None and wanted[file] != seen[file]:
+            yield Write(Phase.QUOTA, path.depth, path, file, str(wanted[file]))
 
 
 def _usable(have: CgroupValues) -> CPUSet:

@@ -82,6 +82,14 @@ class Pod:
     labels: Mapping[str, str] = field(default_factory=dict)
     container_ids: Mapping[str, str] = field(default_factory=dict)
     """Id at the runtime -> name, as far as the pod's status tells."""
+    ended_init: frozenset[str] = frozenset()
+    """Names of ordinary init containers that have ended well."""
+    qos: QosClass | None = None
+    """The class that the API server says; None where it says none."""
+    controller: str = ""
+    """Kind of the object that controls it (``ownerReferences``), such as ``DaemonSet``."""
+    priority: int | None = None
+    """``spec.priority``; None where it is not known."""
 
     @property
     def containers(self) -> tuple[Container, ...]:

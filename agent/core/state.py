@@ -34,7 +34,8 @@ class PodEntry:
 
     ``pool`` and ``memory_pool`` are the pod-level entries (pod scope with a budget), ``cpus`` and
     ``memory`` the entries of the containers: an exclusive slice, or the pod shared pool.
-    A container absent from ``cpus`` runs on the default CPU set.
+    A container absent from ``cpus`` runs on the default CPU set.  ``first`` is what of
+    ``pool`` and slices a pod had before it grew, None where it did not: where it shrinks, that stays.
     """
 
     pool: CPUSet | None = None
@@ -42,6 +43,7 @@ class PodEntry:
     memory_pool: tuple[Block, ...] | None = None
     memory: Mapping[str, tuple[Block, ...]] = field(default_factory=dict)
     affinity: Mapping[str, Affinity] = field(default_factory=dict)
+    first: "PodEntry | None" = None
 
     @property
     def held(self) -> CPUSet:

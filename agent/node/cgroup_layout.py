@@ -8,6 +8,7 @@ Kubernetes v1.36; the cgroups of containers are named by their runtimes.
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
 from agent.core.cgroups import CgroupPath
@@ -24,6 +25,9 @@ _CONTAINER_CGROUP = re.compile(
     r"((cri-containerd|crio|docker)-|kata_)?(?P<id>[0-9a-f]{64})(\.scope)?"
 )
 _INNER = "container"
+SINGLE_HOST_SLICE = CgroupPath("numalet.slice")
+"""Above all pods of a single host, whatever the driver."""
+
 _DRIVERS: tuple[Literal["systemd", "cgroupfs"], ...] = ("systemd", "cgroupfs")
 _SEARCH_DEPTH = 4
 """``cgroupRoot`` rarely has a component, and more than three are unheard of."""
@@ -88,11 +92,16 @@ class CgroupLayout:
     def container(self, pod_path: CgroupPath, name: str) -> CgroupPath:
         """Return the cgroup of a container where the agent, not a runtime, makes it.
 
-        Raises `InputError` where ``name`` is no container name (a DNS label).
+        Names of scopes are global: so one has the pod's UID, in which "-" is escaped as in the
+        name of the pod's slice, so that it ends at the next "-".  Raises `InputError` where ``name``
+        is no container name (a DNS label).
         """
         if not _CONTAINER.fullmatch(name):
             raise InputError(f"{name!r} is not a container name: use lower case, digits and '-'")
-        return pod_path / (f"{name}.scope" if self.driver == "systemd" else name)
+        if self.driver == "cgroupfs":
+            return pod_path / name
+        uid = pod_path.name.removesuffix(".slice").rpartition("-")[2].removeprefix("pod")
+        return pod_path / f"numalet-{uid}-{name}.scope"
 
     def container_id(self, path: CgroupPath) -> str | None:
         """Return the id of the container whose cgroup a runtime made, None for every other."""
@@ -125,6 +134,24 @@ class CgroupLayout:
             slices.append(name.replace("-", "_"))
             path /= name if self.driver == "cgroupfs" else f"{'-'.join(slices)}.slice"
         return path
+
+
+def systemd_runs() -> bool:
+    """Tell whether systemd is this machine's process 1 (sd_booted(3))."""
+    return Path("/run/systemd/system").is_dir()
+
+
+def single_host_layout(
+    driver: Literal["auto", "systemd", "cgroupfs"], root: CgroupPath, *, systemd: bool
+) -> CgroupLayout:
+    """Return where the pods of a single host are: where a kubelet with cgroupRoot ``/numalet`` has them.
+
+    Where no driver is named, that is slices if ``systemd`` manages the machine's cgroups.
+    """
+    if driver == "systemd" or (driver == "auto" and systemd):
+        names = (SINGLE_HOST_SLICE.name.removesuffix(".slice"), root.relative)
+        return CgroupLayout(driver="systemd", root=CgroupPath("/".join(filter(None, names))))
+    return CgroupLayout(driver="cgroupfs", root=root, prefix=SINGLE_HOST_SLICE)
 
 
 def detect_layout(cgroups: Cgroups, root: CgroupPath | None = None) -> CgroupLayout:

@@ -180,6 +180,10 @@ def _node_memory(node: NodeMemory) -> str:
 
 
 def _entry(entry: PodEntry) -> str:
+    return _dumps(_entry_members(entry))
+
+
+def _entry_members(entry: PodEntry) -> dict[str, object]:
     members: dict[str, object] = {}
     if entry.pool is not None:
         members["pool"] = str(entry.pool)
@@ -191,7 +195,9 @@ def _entry(entry: PodEntry) -> str:
         name: (None if hint.nodes is None else str(hint.nodes), hint.preferred)
         for name, hint in entry.affinity.items()
     }
-    return _dumps(members)
+    if entry.first is not None:
+        members["first"] = _entry_members(entry.first)
+    return members
 
 
 def _blocks(blocks: tuple[Block, ...]) -> list[tuple[str, str, int]]:
@@ -203,7 +209,8 @@ _PODS = TypeAdapter(Pod)
 
 def _pod(pod: Pod) -> str:
     kept = {k: v for k, v in pod.annotations.items() if k.startswith(_KEPT_ANNOTATIONS)}
-    lean = replace(pod, annotations=kept, labels={})
+    # Of a container's life only what it leads to is remembered: it changes all the time.
+    lean = replace(pod, annotations=kept, labels={}, container_ids={}, ended_init=frozenset())
     return _PODS.dump_json(lean, exclude_defaults=True).decode()
 
 
@@ -253,6 +260,7 @@ class _Entry(_Strict):
     cpus: dict[str, _CPUs]
     memory: dict[str, list[_BlockItem]]
     affinity: dict[str, tuple[_Nodes | None, bool]]
+    first: "_Entry | None" = None
 
     def entry(self) -> PodEntry:
         pool = self.memory_pool
@@ -262,6 +270,7 @@ class _Entry(_Strict):
             memory_pool=None if pool is None else tuple(item.block() for item in pool),
             memory={n: tuple(item.block() for item in items) for n, items in self.memory.items()},
             affinity={n: Affinity(*hint) for n, hint in self.affinity.items()},
+            first=None if self.first is None else self.first.entry(),
         )
 
 

@@ -15,8 +15,8 @@ from typing import Literal
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from agent.core.cgroups import CgroupPath
-from agent.core.overwritten import Overwritten
-from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE
+from agent.core.overwritten import FILES, Overwritten
+from agent.core.plan import CPU_MAX_FILE
 from agent.errors import StateFileError
 from agent.node.durable import Disk, replace_file
 
@@ -55,7 +55,7 @@ class Journal:
             entries = (
                 Overwritten(path=CgroupPath(path), identity=identity, file=name, value=value)
                 for path, identity, name, value in file.values
-                if name in {CPUS_FILE, MEMS_FILE, CPU_MAX_FILE}
+                if name in FILES
             )
             self._entries = {(entry.path, entry.file): entry for entry in entries}
         return ""

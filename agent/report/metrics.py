@@ -48,6 +48,8 @@ class SnapshotCollector(Collector):
         yield from _verdicts(snapshot)
         yield from _assignments(snapshot)
         yield from _memory(snapshot)
+        yield from _memory_moves(snapshot)
+        yield from _memory_pressure(snapshot)
         yield from _health(snapshot)
         yield from _counters(snapshot)
 
@@ -103,6 +105,42 @@ def _memory(snapshot: Snapshot) -> Iterator[Metric]:
         ),
         "numa_node",
         "type",
+    )
+
+
+def _memory_moves(snapshot: Snapshot) -> Iterator[Metric]:
+    memory = snapshot.memory
+    ages_s = [snapshot.taken_at_s - since for since in memory.moves.values() if since is not None]
+    yield _gauge("memory_moves_in_flight", "Cgroups whose memory moves.", len(ages_s))
+    yield _gauge(
+        "memory_moves_waiting",
+        "Cgroups whose memory is to move after that of others.",
+        len(memory.moves) - len(ages_s),
+    )
+    yield _gauge(
+        "memory_move_age_seconds", "For how long memory has been moving.", max(ages_s, default=0)
+    )
+    yield _counter("memory_moved_bytes", "Memory moved to its NUMA nodes.", memory.moved_bytes)
+    yield _gauge(
+        "memory_left_behind_bytes",
+        "Memory that lies on other NUMA nodes than it should.",
+        memory.left_behind_bytes,
+    )
+
+
+def _memory_pressure(snapshot: Snapshot) -> Iterator[Metric]:
+    memory = snapshot.memory
+    yield _gauges(
+        "memory_headroom_bytes",
+        "What NUMA nodes would have left if all that is bound to them grew to its limit.",
+        (((nodes,), size) for nodes, size in memory.headroom_bytes.items()),
+        "numa_nodes",
+    )
+    yield _gauge(
+        "memory_shortages", "Sets of NUMA nodes with too little left.", len(memory.shortages)
+    )
+    yield _gauge(
+        "memory_widened", "Cgroups that are not bound because of a shortage.", len(memory.widened)
     )
 
 

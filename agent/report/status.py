@@ -5,13 +5,14 @@ import json
 import os
 import socket
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from agent import __version__
-from agent.errors import EnvironmentProblem
+from agent.errors import EnvironmentProblem, InputError
 from agent.ports import Snapshot
-from agent.report.verdicts import Json, plan_document
+from agent.report.verdicts import CgroupsOf, Json, plan_document
 
 _SEND_TIMEOUT_S = 1.0
 """For as long as this one client that does not read holds up the others, or the agent's end."""
@@ -20,8 +21,8 @@ _PAUSE_S = 0.1
 _MODE = 0o600
 
 
-def status_document(snapshot: Snapshot) -> Json:
-    """Return everything that ``numalet status -o json`` prints."""
+def status_document(snapshot: Snapshot, cgroups_of: CgroupsOf | None = None) -> Json:
+    """Return everything that ``numalet status -o json`` prints; ``cgroups_of`` as in `plan_document`."""
     return {
         "version": __version__,
         "mode": snapshot.mode,
@@ -34,16 +35,19 @@ def status_document(snapshot: Snapshot) -> Json:
         "problems": list(snapshot.problems),
         "drift": dict(snapshot.drift),
         "writes": dict(snapshot.writes),
-        **plan_document(snapshot.rules, snapshot.state, snapshot.verdicts),
+        **plan_document(snapshot.rules, snapshot.state, snapshot.verdicts, cgroups_of),
     }
 
 
 class StatusServer:
     """Answers on a unix socket that only its owner may connect to."""
 
-    def __init__(self, path: Path, current: Callable[[], Snapshot]) -> None:
+    def __init__(
+        self, path: Path, current: Callable[[], Snapshot], cgroups_of: CgroupsOf | None = None
+    ) -> None:
         self._path = path
         self._current = current
+        self._cgroups_of = cgroups_of
         self._stop = threading.Event()
         self._socket = _listen(path)
         self._thread = threading.Thread(target=self._serve, name="status")
@@ -70,7 +74,8 @@ class StatusServer:
                 continue
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(_SEND_TIMEOUT_S)
-                connection.sendall(json.dumps(status_document(self._current())).encode())
+                document = status_document(self._current(), self._cgroups_of)
+                connection.sendall(json.dumps(document).encode())
 
 
 def _listen(path: Path) -> socket.socket:
@@ -112,3 +117,17 @@ def ask(path: Path, *, timeout_s: float = 5.0) -> Json:
     if not isinstance(document, dict):
         raise EnvironmentProblem(f"{path} answered with something else than a status")
     return document
+
+
+def find_pod(document: Mapping[str, Any], name: str) -> dict[str, Any]:
+    """Return the part of a status document that is about ``POD`` or ``NAMESPACE/POD``.
+
+    Raises `InputError` with the pods that there are.
+    """
+    namespace, _, pod_name = name.rpartition("/")
+    wanted = f"{namespace or 'default'}/{pod_name}"
+    pods: dict[str, dict[str, Any]] = {f"{p['namespace']}/{p['name']}": p for p in document["pods"]}
+    if wanted not in pods:
+        known = ", ".join(sorted(pods)) or "none"
+        raise InputError(f"the agent knows no pod {wanted}; it knows: {known}")
+    return pods[wanted]

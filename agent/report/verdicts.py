@@ -7,32 +7,59 @@ places a page where it is first touched, and the kubelet's own formats (``numaAf
 ``memory_manager_state``, ``topology`` of PodResources) name the group beside one size, too.
 """
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Mapping
+from types import MappingProxyType
 
+from agent.core.cgroups import MemoryMax
+from agent.core.desired import PodCgroups, desired_values
 from agent.core.explain import ContainerVerdict, PodVerdict
-from agent.core.pods import MEMORY, PodUID
+from agent.core.pods import MEMORY, Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import Block, NodeState, PodEntry
 from agent.ports import Remembered
 
 Json = dict[str, object]
+CgroupsOf = Callable[[Pod], PodCgroups]
+_Extras = Mapping[str | None, Json]
+_NONE: _Extras = MappingProxyType({})
 
 
-def plan_document(rules: Rules, state: NodeState, verdicts: Iterable[PodVerdict]) -> Json:
+def plan_document(
+    rules: Rules,
+    state: NodeState,
+    verdicts: Iterable[PodVerdict],
+    cgroups_of: CgroupsOf | None = None,
+) -> Json:
     """Return the whole document; sets are Linux lists, ``cpuMax`` is ``max|<us> <period us>``.
 
-    Without a CPU manager all CPUs are the default CPU set.
+    Without a CPU manager all CPUs are the default CPU set.  Where the agent itself makes the cgroups,
+    ``cgroups_of`` says where they are, and the document then does, too.
     """
     default = state.default if rules.manages_cpus else rules.topology.cpus
     return {
         "defaultCpuSet": str(default),
         "reservedCpuSet": str(rules.reserved),
-        "pods": [pod_document(verdict) for verdict in verdicts],
+        "pods": [
+            _pod_document(v, _extras(rules, state, cgroups_of(v.pod)) if cgroups_of else _NONE)
+            for v in verdicts
+        ],
     }
 
 
-def pod_document(verdict: PodVerdict) -> Json:
-    """Return one pod's part."""
+def _extras(rules: Rules, state: NodeState, cgroups: PodCgroups) -> _Extras:
+    """Return what is told of a pod's cgroup (None), and of each container's by its name."""
+    names = {cgroups.path: None, **cgroups.leaves}
+    return {
+        names[path]: {
+            "cgroup": str(path),
+            "cpuWeight": values.cpu_weight,
+            "memoryMax": str(values.memory_max or MemoryMax()),
+        }
+        for path, values in desired_values(rules, state, [cgroups], ()).items()
+    }
+
+
+def _pod_document(verdict: PodVerdict, extras: _Extras) -> Json:
     return {
         "namespace": verdict.pod.namespace,
         "name": verdict.pod.name,
@@ -44,7 +71,10 @@ def pod_document(verdict: PodVerdict) -> Json:
         "cpuPool": str(verdict.pool),
         "numaNodes": str(verdict.nodes),
         "cpuMax": str(verdict.cpu_max),
-        "containers": [_container_document(c) for c in verdict.containers],
+        **extras.get(None, {}),
+        "containers": [
+            {**_container_document(c), **extras.get(c.name, {})} for c in verdict.containers
+        ],
     }
 
 

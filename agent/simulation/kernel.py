@@ -1,10 +1,10 @@
 """A model of the kernel's cgroup v2: what it accepts, and what follows.
 
 It knows the files of the cpuset controller (member cpusets only), ``cpu.max``, ``cpu.weight`` and
-``memory.max``, the enabling of controllers, populated cgroups and hotplug, each as measured on
-real kernels (the section of cgroup2-facts stands beside each rule).  It does not know partitions,
-threaded cgroups made by hand, freezing, ``cpu.max.burst``, limits on the number of cgroups, and
-where pages are; a process has one thread, and pid 0 is nobody.
+``memory.max``, where anonymous pages are, the enabling of controllers, populated cgroups and
+hotplug, each as measured on real kernels (the section of cgroup2-facts stands beside each rule).
+It does not know partitions, threaded cgroups made by hand, freezing, ``cpu.max.burst`` and limits
+on the number of cgroups; a process has one thread, and pid 0 is nobody.
 """
 
 import errno
@@ -21,6 +21,7 @@ from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.topology import NodeTopology
 from agent.errors import CgroupError, InputError
 from agent.ports import GONE, Gone
+from agent.simulation.kernel_memory import Memory
 from agent.simulation.kernel_mirror import Mirror
 from agent.simulation.kernel_tree import Group
 from agent.simulation.kernel_values import (
@@ -41,6 +42,7 @@ class _Task:
     home: Group
     confined: tuple[int, CPUSet]
     """The cpuset cgroup that confines it, by inode, and the CPUs that are effective there."""
+    mems: NodeSet
 
 
 class SimulatedKernel:
@@ -49,7 +51,7 @@ class SimulatedKernel:
     ``writes`` logs every write(2) accepted through `write` and `make`, ``foreign_writes`` those
     through `foreign_write` and `absorb`; ``on_write`` is called after each of either.
     ``unpinned`` counts, by pid, how often the kernel dropped a sched_setaffinity mask that the
-    process may have had, as kernels before 6.2 do (section 2).
+    process may have had, as kernels before 6.2 do (section 2).  ``memory`` is where pages are.
     """
 
     def __init__(
@@ -66,6 +68,7 @@ class SimulatedKernel:
         self._possible = Possible(
             cpus=possible_cpus or max(topology.cpus) + 1, nodes=topology.node_ids
         )
+        self.memory = Memory(topology)
         self._lock = threading.RLock()
         self._mirror = Mirror(root)
         self._tasks: dict[int, _Task] = {}
@@ -85,10 +88,14 @@ class SimulatedKernel:
         """Return a control file's text without the final newline.
 
         This is the kernel's value; what a person wrote into the mirror counts from `absorb` on.
+        What is charged is not mirrored: it changes without any write.
         """
         with self._lock:
             group = self._groups.get(path)
-            return GONE if group is None else group.files().get(file, GONE)
+            if group is None:
+                return GONE
+            charged = self.memory.files(group) if file.startswith("memory.") else {}
+            return {**group.files(), **charged}.get(file, GONE)
 
     def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
         """Give a control file a new value; writing no bytes is no write (section 1).
@@ -164,7 +171,8 @@ class SimulatedKernel:
             home = self._group(path)
             home.vet_process()
             self._last_pid += 1
-            task = _Task(self._last_pid, home, (home.cpuset.inode, home.cpus))
+            confined = home.cpuset.inode, home.cpus
+            task = _Task(self._last_pid, home, confined, home.cpuset.mems)
             self._tasks[task.pid] = task
             home.tasks.add(task.pid)
             self._refresh(home)
@@ -186,9 +194,26 @@ class SimulatedKernel:
         """
         with self._lock, self._refusals(CgroupPath(), "", f"kill process {pid} in"):
             home = self._task(pid).home
+            self.memory.free(pid)
             del self._tasks[pid]
             home.tasks.remove(pid)
             self._refresh(home)
+
+    def use_memory(self, path: CgroupPath, size: int) -> int | None:
+        """Start a process that uses so much; return its pid, None where it was killed for it."""
+        pid = self.add_task(path)
+        return pid if self.allocate(pid, size) else None
+
+    def allocate(self, pid: int, size: int) -> bool:
+        """Let a process use so many bytes more; tell whether it lives (section 3).
+
+        Raises `CgroupError` (ESRCH) where there is no such process.
+        """
+        with self._lock, self._refusals(CgroupPath(), "", f"find process {pid} in"):
+            lives = self.memory.allocate(pid, self._task(pid).home, size)
+            if not lives:
+                self.kill(pid)
+            return lives
 
     def allowed(self, pid: int) -> CPUSet:
         """Return the CPUs that a process may run on (``Cpus_allowed_list``).
@@ -296,6 +321,10 @@ class SimulatedKernel:
         if confined != task.confined:
             task.confined = confined
             self.unpinned[task.pid] += 1
+        mems = task.home.cpuset.mems
+        if mems != task.mems:
+            self.memory.move(task.pid, task.mems, mems)
+            task.mems = mems
 
     def _group(self, path: CgroupPath) -> Group:
         try:

@@ -2,11 +2,17 @@
 
 Only what the decisions need is looked at; everything else in the object is ignored, as it may be
 newer than this program.
+
+Of a pod that runs the `Pod` has what the kubelet has allocated, which is not what ``spec`` says while
+a resize is not seen yet, Deferred or Infeasible (KEP-1287).  The status has the allocated requests;
+of allocated limits it only tells those of containers, as they are in force.  ``status.resources`` is
+never asked for requests: they are computed back from a weight, and 5 CPUs read 4995m.
 """
 
 import uuid
-from collections.abc import Mapping
-from typing import Any
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Annotated, Any
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, model_validator
 from pydantic.alias_generators import to_camel
@@ -20,6 +26,7 @@ from agent.core.pods import (
     Kind,
     Pod,
     PodUID,
+    QosClass,
     Resources,
     is_pod_level_resource,
 )
@@ -58,6 +65,7 @@ class _Metadata(_Object):
     uid: str = Field(default="", pattern="^[A-Za-z0-9-]*$")  # it becomes a directory name
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
+    generation: int = 0
 
 
 class _Spec(_Object):
@@ -67,9 +75,62 @@ class _Spec(_Object):
     ephemeral_containers: list[_Container] = []
 
 
+class _Terminated(_Object):
+    exit_code: int
+
+
+class _State(_Object):
+    terminated: _Terminated | None = None
+
+
+class _ContainerStatus(_Object):
+    name: str
+    container_id: str = Field(default="", alias="containerID")
+    state: _State = _State()
+    allocated_resources: dict[str, object] = {}
+    resources: _Resources = _Resources()
+
+
+class _Condition(_Object):
+    type: str
+    status: str = ""
+
+
+class _Status(_Object):
+    qos_class: Annotated[QosClass, Field(strict=False)] | None = None
+    observed_generation: int | None = None
+    conditions: list[_Condition] = []
+    allocated_resources: dict[str, object] = {}
+    init_container_statuses: list[_ContainerStatus] = []
+    container_statuses: list[_ContainerStatus] = []
+    ephemeral_container_statuses: list[_ContainerStatus] = []
+
+    def has(self, condition: str) -> bool:
+        return any((c.type, c.status) == (condition, "True") for c in self.conditions)
+
+    def of_containers(self) -> Iterator[tuple[FieldPath, _ContainerStatus]]:
+        """Yield the status of each container, and where it stands."""
+        for name, statuses in (
+            ("initContainerStatuses", self.init_container_statuses),
+            ("containerStatuses", self.container_statuses),
+            ("ephemeralContainerStatuses", self.ephemeral_container_statuses),
+        ):
+            for index, status in enumerate(statuses):
+                yield ("status", name, index), status
+
+
 class _Pod(_Object):
     metadata: _Metadata
     spec: _Spec
+    status: _Status = _Status()
+
+    @property
+    def resize_is_pending(self) -> bool:
+        """Tell whether ``spec`` may say other amounts than those that are allocated."""
+        seen = self.status.observed_generation
+        return self.status.has("PodResizePending") or (
+            seen is not None and seen < self.metadata.generation
+        )
 
 
 def parse_pod(raw: Mapping[str, object], *, where: str) -> Pod:
@@ -95,32 +156,103 @@ def stable_uid(namespace: str, name: str) -> PodUID:
 
 
 def _pod(model: _Pod) -> Pod:
-    metadata, spec = model.metadata, model.spec
+    metadata, spec, statuses = model.metadata, model.spec, list(model.status.of_containers())
+    allocated = {status.name: _allocated(model, at, status) for at, status in statuses}
+    init_containers = _containers(spec.init_containers, "initContainers", Kind.INIT, allocated)
+    ordinary = {c.name for c in init_containers if c.kind is Kind.INIT}
     return Pod(
         uid=PodUID(metadata.uid) or stable_uid(metadata.namespace, metadata.name),
         name=metadata.name,
         namespace=metadata.namespace,
-        budget=None if spec.resources is None else _resources(spec.resources, ("spec",)),
-        init_containers=_containers(spec.init_containers, "initContainers", Kind.INIT),
-        app_containers=_containers(spec.containers, "containers", Kind.APP),
+        budget=_budget(model),
+        init_containers=init_containers,
+        app_containers=_containers(spec.containers, "containers", Kind.APP, allocated),
         ephemeral_containers=_containers(
-            spec.ephemeral_containers, "ephemeralContainers", Kind.EPHEMERAL
+            spec.ephemeral_containers, "ephemeralContainers", Kind.EPHEMERAL, {}
         ),
         annotations=metadata.annotations,
         labels=metadata.labels,
+        container_ids={
+            status.container_id.partition("://")[2]: status.name
+            for _, status in statuses
+            if status.container_id
+        },
+        ended_init=frozenset(s.name for _, s in statuses if s.name in ordinary and _ended_well(s)),
+        qos=model.status.qos_class,
     )
 
 
-def _containers(models: list[_Container], field: str, kind: Kind) -> tuple[Container, ...]:
+def _ended_well(status: _ContainerStatus) -> bool:
+    terminated = status.state.terminated
+    return terminated is not None and terminated.exit_code == 0
+
+
+def _containers(
+    models: list[_Container], field: str, kind: Kind, allocated: Mapping[str, "_Allocated"]
+) -> tuple[Container, ...]:
     return tuple(
         Container(
             name=model.name,
             # KEP-753: an init container that restarts for ever runs beside the app containers
             kind=Kind.SIDECAR if (kind, model.restart_policy) == (Kind.INIT, "Always") else kind,
-            resources=_resources(model.resources, ("spec", field, index)),
+            resources=allocated.get(model.name, _UNKNOWN).instead_of(
+                _resources(model.resources, ("spec", field, index))
+            ),
         )
         for index, model in enumerate(models)
     )
+
+
+def _budget(model: _Pod) -> Resources | None:
+    """Return the pod's budget: only ``spec`` tells whether it has one, the status has a sum anyway."""
+    if model.spec.resources is None:
+        return None
+    path = ("status", "allocatedResources")
+    allocated = _Allocated(_amounts(model.status.allocated_resources, path), limits={})
+    return allocated.instead_of(_resources(model.spec.resources, ("spec",)))
+
+
+@dataclass(frozen=True, slots=True)
+class _Allocated:
+    """What the kubelet has allocated to a container or pod, as far as the status tells.
+
+    ``limits`` are those in force, where they are not those of ``spec``.
+    """
+
+    requests: Amounts
+    limits: Amounts
+
+    def instead_of(self, spec: Resources) -> Resources:
+        """Return what is allocated while ``spec`` may ask for something else.
+
+        Where no limit is known and ``spec`` has limit and request equal, the allocated ones are
+        equal, too: a resize cannot change the QoS class.
+        """
+        requests = {name: self.requests.get(name, amount) for name, amount in spec.requests.items()}
+        if requests == spec.requests and not self.limits:
+            return spec
+
+        def limit(name: str, asked: int) -> int:
+            follows = spec.requests.get(name) == asked
+            return self.limits.get(name, requests[name] if follows else asked)
+
+        limits = {name: limit(name, asked) for name, asked in spec.limits.items()}
+        return Resources(requests=requests, limits=limits)
+
+
+_UNKNOWN = _Allocated({}, {})
+
+
+def _allocated(model: _Pod, at: FieldPath, status: _ContainerStatus) -> _Allocated:
+    """Return what is allocated to a container.
+
+    Its limits in force are the allocated ones, unless an earlier resize is still being carried out.
+    """
+    requests = _amounts(status.allocated_resources, (*at, "allocatedResources"))
+    in_force: Amounts = {}
+    if model.resize_is_pending and not model.status.has("PodResizeInProgress"):
+        in_force = _amounts(status.resources.limits, (*at, "resources", "limits"))
+    return _Allocated(requests, in_force)
 
 
 def _resources(model: _Resources, owner: FieldPath) -> Resources:

@@ -2,8 +2,9 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Protocol
@@ -20,6 +21,15 @@ from agent.simulation.kernel import SimulatedKernel
 
 BASE = CgroupPath("numalet-test.slice")
 GIB = 1 << 30
+MEMORY_USER = """
+import mmap, sys, time
+sys.stdin.readline()
+memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+for page in range(0, len(memory), mmap.PAGESIZE):
+    memory[page] = 1
+print("used", flush=True)
+time.sleep(1000)
+"""
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
@@ -42,6 +52,7 @@ class Machine(Protocol):
     """Processes and CPUs, real or not."""
 
     def add_task(self, path: CgroupPath) -> int: ...
+    def use_memory(self, path: CgroupPath, size: int) -> int | None: ...
     def kill(self, pid: int) -> None: ...
     def allowed(self, pid: int) -> CPUSet: ...
     def set_online(self, cpus: CPUSet) -> None: ...
@@ -57,6 +68,25 @@ class RealMachine:
         self.running[process.pid] = process
         self.cgroups.write(path, "cgroup.procs", str(process.pid))
         return process.pid
+
+    def use_memory(self, path: CgroupPath, size: int) -> int | None:
+        """Start a process that uses so much, and return its pid; None where it was killed for it."""
+        process = subprocess.Popen(
+            [sys.executable, "-c", MEMORY_USER, str(size)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        self.running[process.pid] = process
+        self.cgroups.write(path, "cgroup.procs", str(process.pid))
+        assert process.stdin is not None
+        assert process.stdout is not None
+        with suppress(BrokenPipeError), process.stdin as go:
+            go.write(b"go\n")
+        with process.stdout as answer:
+            if answer.readline():
+                return process.pid
+        self.kill(process.pid)
+        return None
 
     def kill(self, pid: int) -> None:
         process = self.running.pop(pid)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Pod, PodUID, QosClass
 from agent.errors import InputError
-from agent.node.cgroup_layout import CgroupLayout, kubelet_uid
+from agent.node.cgroup_layout import CgroupLayout, kubelet_uid, single_host_layout
 
 SYSTEMD, CGROUPFS = CgroupLayout(driver="systemd"), CgroupLayout(driver="cgroupfs")
 HASH = "81aa88beeaf4deecc4b93bd8b6497f0e"
@@ -89,6 +89,34 @@ def test_a_cgroup_root_or_prefix_stands_before_all(
     assert layout.uid_of(CgroupPath(pod)) == "u-1"
 
 
+@pytest.mark.parametrize(
+    ("driver", "root", "systemd", "pod"),
+    [
+        ("auto", "", True, "numalet-kubepods.slice/numalet-kubepods-podu_1.slice"),
+        ("auto", "", False, "kubepods/podu-1"),
+        ("systemd", "", False, "numalet-kubepods.slice/numalet-kubepods-podu_1.slice"),
+        ("cgroupfs", "", True, "kubepods/podu-1"),
+        ("cgroupfs", "a-b", True, "a-b/kubepods/podu-1"),
+        (
+            "systemd",
+            "a-b",
+            True,
+            "numalet-a_b.slice/numalet-a_b-kubepods.slice/numalet-a_b-kubepods-podu_1.slice",
+        ),
+    ],
+)
+def test_a_single_hosts_pods_have_a_slice_of_their_own_by_either_driver(
+    driver: Literal["auto", "systemd", "cgroupfs"],
+    root: str,
+    systemd: bool,  # noqa: FBT001 - a parameter of the test
+    pod: str,
+) -> None:
+    layout = single_host_layout(driver, CgroupPath(root), systemd=systemd)
+    path = layout.pod(Pod(uid=PodUID("u-1")), QosClass.GUARANTEED)
+    assert path == CgroupPath(f"numalet.slice/{pod}")
+    assert layout.uid_of(path) == "u-1"
+
+
 def test_a_mirror_pod_has_the_cgroup_of_its_manifests_hash() -> None:
     assert kubelet_uid(MIRROR) == HASH
     assert CGROUPFS.pod(MIRROR, QosClass.BURSTABLE).name == f"pod{HASH}"
@@ -125,9 +153,11 @@ def test_a_cgroup_that_is_no_pods_has_no_uid(path: str) -> None:
 
 
 def test_containers_have_scopes_under_systemd_and_plain_names_under_cgroupfs() -> None:
-    pod = CgroupPath("kubepods") / "podu-1"
-    assert SYSTEMD.container(pod, "envoy-proxy") == pod / "envoy-proxy.scope"
-    assert CGROUPFS.container(pod, "envoy-proxy") == pod / "envoy-proxy"
+    pod = Pod(uid=PodUID("u-1"))
+    in_slices = SYSTEMD.pod(pod, QosClass.BURSTABLE)
+    in_folders = CGROUPFS.pod(pod, QosClass.BURSTABLE)
+    assert SYSTEMD.container(in_slices, "envoy") == in_slices / "numalet-u_1-envoy.scope"
+    assert CGROUPFS.container(in_folders, "envoy") == in_folders / "envoy"
 
 
 @pytest.mark.parametrize("name", ["", "..", "a/b", "-a", "A", "cpu.max"])
@@ -138,6 +168,26 @@ def test_what_is_no_container_name_is_refused(name: str) -> None:
 
 uids = st.text("abcdef0123456789-", min_size=1, max_size=36).map(PodUID)
 names = st.text("abc-9", min_size=1, max_size=5)
+containers = st.tuples(
+    st.text("ab-", min_size=1, max_size=4).map(PodUID),
+    st.from_regex(r"[ab]([ab-]{0,3}[ab])?", fullmatch=True),
+)
+
+
+@given(one=containers, other=containers)
+def test_no_two_containers_have_scopes_of_one_name(
+    one: tuple[PodUID, str], other: tuple[PodUID, str]
+) -> None:
+    first, second = (
+        SYSTEMD.container(SYSTEMD.pod(Pod(uid=uid), QosClass.GUARANTEED), name).name
+        for uid, name in (one, other)
+    )
+    assert (first == second) == (one == other)
+
+
+def test_the_longest_names_are_still_names_of_units() -> None:
+    pod = SYSTEMD.pod(Pod(uid=PodUID("f" * 128)), QosClass.BEST_EFFORT)
+    assert len(SYSTEMD.container(pod, "c" * 63).name) < 255  # UNIT_NAME_MAX of systemd
 
 
 @given(

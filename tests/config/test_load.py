@@ -151,7 +151,7 @@ def test_an_empty_value_is_a_default(file: Path) -> None:
         (KUBELET + "reservedMemory:\n- numaNode: 0\n  limits: {cpu: 1}\n", 5, "'cpu' cannot be"),
         (KUBELET + "reservedMemory:\n- numaNode: -1\n  limits: {}\n", 4, "greater than or equal"),
         (AGENT + "statedir: x\n", 3, "not a key of an AgentConfiguration; is stateDir meant"),
-        (AGENT + "colour: x\n", 3, "known are coexistence, departures, driftInterval, logFormat"),
+        (AGENT + "colour: x\n", 3, "known are annotations, coexistence"),
         (AGENT + "stateDir: 5\n", 3, "5 is not a path"),
         (AGENT + f"statusSocket: /{'s' * 107}\n", 3, "longer than the 107 bytes"),
         (AGENT + "metricsAddress: 9402\n", 3, "9402 is not an address"),
@@ -226,3 +226,23 @@ def test_the_example_is_a_valid_configuration_without_warnings() -> None:
 
     assert config.warnings == ()
     assert config.policy.topology_policy == "single-numa-node"
+
+
+def test_on_a_cluster_the_operator_chooses_pods_and_opens_namespaces(file: Path) -> None:
+    config = loaded(
+        file,
+        AGENT + "podSelector: {labels: {workload-type: ultra-low-latency}, namespaces: [a, b]}\n"
+        "annotations: {unbacked: {namespaces: [trusted]}}\n",
+    )
+    assert config.entitlement.labels == {"workload-type": "ultra-low-latency"}
+    assert config.entitlement.namespaces == {"a", "b"}
+    assert config.entitlement.unbacked_namespaces == frozenset({"trusted"})
+    shown = {key: value for key, value, _ in describe(config)}
+    assert shown["podSelector"] == "workload-type=ultra-low-latency; namespaces a, b"
+    assert shown["annotations"] == "unbacked in trusted"
+
+
+def test_without_a_word_all_pods_are_chosen_and_no_namespace_is_open(file: Path) -> None:
+    config = loaded(file, AGENT)
+    assert (config.entitlement.labels, config.entitlement.namespaces) == ({}, frozenset())
+    assert config.entitlement.unbacked_namespaces == frozenset()

@@ -8,10 +8,20 @@ import pytest
 from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
-from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
+from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
 from agent.core.cpuset import CPUSet, IdSetError, NodeSet
 from agent.core.desired import PodCgroups, desired_values
-from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE, Phase, Write, plan_writes
+from agent.core.plan import (
+    CPU_MAX_FILE,
+    CPU_WEIGHT_FILE,
+    CPUS_FILE,
+    MEMORY_MAX_FILE,
+    MEMS_FILE,
+    Phase,
+    Write,
+    file_values,
+    plan_writes,
+)
 from agent.core.startup import Rules
 from tests.props.test_promises import Moment, moments
 from tests.strategies import Step, histories, rules
@@ -50,6 +60,11 @@ class Hierarchy:
             self.values[write.path] = replace(values, cpus=CPUSet.parse(write.value))
         elif write.file == MEMS_FILE:
             self.values[write.path] = replace(values, mems=NodeSet.parse(write.value))
+        elif write.file == CPU_WEIGHT_FILE:
+            self.values[write.path] = replace(values, cpu_weight=int(write.value))
+        elif write.file == MEMORY_MAX_FILE:
+            limit = MemoryMax(None if write.value == "max" else int(write.value))
+            self.values[write.path] = replace(values, memory_max=limit)
         else:
             assert write.file == CPU_MAX_FILE
             quota, period = write.value.split()
@@ -83,10 +98,9 @@ def check_plan(
             assert cpus <= before[pair] | after[pair], (write, pair)
     check_order(writes)
     for path, want in desired.items():
-        have = hierarchy.values[path]
-        assert want.cpus in (None, have.cpus)
-        assert want.mems in (None, have.mems)
-        assert want.cpu_max in (None, have.cpu_max)
+        have = file_values(hierarchy.values[path])
+        for file, value in file_values(want).items():
+            assert value in (None, have[file])
     assert plan_writes(desired, hierarchy.observed()) == []
     for write in writes:
         assert_differed(write, observed[write.path], desired[write.path])
@@ -104,13 +118,7 @@ def check_order(writes: Sequence[Write]) -> None:
 
 
 def assert_differed(write: Write, had: CgroupValues, wanted: CgroupValues) -> None:
-    values = {
-        CPUS_FILE: (had.cpus, wanted.cpus),
-        MEMS_FILE: (had.mems, wanted.mems),
-        CPU_MAX_FILE: (had.cpu_max, wanted.cpu_max),
-    }
-    before, after = values[write.file]
-    assert before != after
+    assert file_values(had)[write.file] != file_values(wanted)[write.file]
 
 
 @st.composite
@@ -119,9 +127,15 @@ def pod_cgroups(draw: st.DrawFn, path: CgroupPath, pool: CPUSet) -> dict[CgroupP
     mine = CPUSet(draw(st.sets(st.sampled_from(sorted(pool)), min_size=1)))
     mems = st.sets(st.integers(0, 2), min_size=1).map(NodeSet)
     cpu_max = st.sampled_from((CpuMax(), CpuMax(50_000)))
+    weight = st.sampled_from((None, 1, 100))
+    memory_max = st.sampled_from((None, MemoryMax(), MemoryMax(1 << 30)))
     return {
-        path: CgroupValues(cpus=pool, mems=draw(mems), cpu_max=draw(cpu_max)),
-        path / "a": CgroupValues(cpus=mine, mems=draw(mems), cpu_max=draw(cpu_max)),
+        path: CgroupValues(
+            cpus=pool, mems=draw(mems), cpu_max=draw(cpu_max), memory_max=draw(memory_max)
+        ),
+        path / "a": CgroupValues(
+            cpus=mine, mems=draw(mems), cpu_max=draw(cpu_max), cpu_weight=draw(weight)
+        ),
         path / "b": CgroupValues(cpus=(pool - mine) or pool),
     }
 

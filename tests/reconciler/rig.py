@@ -7,6 +7,7 @@ from pathlib import Path
 from agent.core.cgroups import CgroupPath
 from agent.core.claims import BUDGET_ANNOTATION
 from agent.core.cpuset import CPUSet
+from agent.core.entitlement import Entitlement
 from agent.core.pods import CPU, MEMORY, Container, Pod, PodUID, Resources
 from agent.core.policy import Policy
 from agent.core.startup import Rules, start
@@ -154,6 +155,8 @@ class World:
     disk: Disk | None = None
     observe: bool = False
     names: ContainerNames | None = None
+    reread: Callable[[], Rules] | None = None
+    entitlement: Entitlement = field(default_factory=Entitlement)
     stopping: Callable[[], bool] = field(default=lambda: False)
     kernel_class: type[WatchedKernel] = WatchedKernel
     snapshots: list[Snapshot] = field(default_factory=list)
@@ -199,6 +202,8 @@ class World:
             before_pass=self.kernel.absorb,
             names=self.names,
             journal=self.journal(),
+            entitlement=self.entitlement,
+            reread=lambda: self.reread() if self.reread is not None else self.rules,
             stopping=self.stopping,
         )
         self.agent = kind(node, store.load().remembered, self.snapshots.append)

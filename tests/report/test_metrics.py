@@ -6,8 +6,9 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
 from agent import __version__
+from agent.core.cgroups import CgroupPath
 from agent.core.pods import Container, Pod
-from agent.ports import Snapshot
+from agent.ports import MemoryReport, Snapshot
 from agent.report.metrics import OwnUse, exposition
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 from tests.report.rig import Told, empty_snapshot, snapshot_of, without
@@ -28,6 +29,15 @@ BUSY = replace(
     drift={"foreign_write": 2},
     decisions={"admitted": 3, "TopologyAffinityError": 1},
     checkpoints=4,
+    taken_at_s=100.0,
+    memory=MemoryReport(
+        moves={CgroupPath("a"): 93.0, CgroupPath("b"): None, CgroupPath("c"): None},
+        moved_bytes=5 * GI,
+        left_behind_bytes=4096,
+        headroom_bytes={"0": -GI, "0-1": 3 * GI},
+        shortages=("NUMA nodes 0 have too little",),
+        widened=(CgroupPath("d"), CgroupPath("e")),
+    ),
 )
 
 Samples = dict[tuple[str, tuple[str, ...]], float]
@@ -96,6 +106,22 @@ def test_numbers_are_those_of_the_node() -> None:
         ("cgroup_writes_total", ("cpu.max",)): 3,
         ("drift_total", ("foreign_write",)): 2,
         ("checkpoints_total", ()): 4,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_moving_memory_and_shortages_are_numbers() -> None:
+    found = samples(BUSY)
+    expected = {
+        ("memory_moves_in_flight", ()): 1,
+        ("memory_moves_waiting", ()): 2,
+        ("memory_move_age_seconds", ()): 7,
+        ("memory_moved_bytes_total", ()): 5 * GI,
+        ("memory_left_behind_bytes", ()): 4096,
+        ("memory_headroom_bytes", ("0",)): -GI,
+        ("memory_headroom_bytes", ("0-1",)): 3 * GI,
+        ("memory_shortages", ()): 1,
+        ("memory_widened", ()): 2,
     }
     assert {key: found[key] for key in expected} == expected
 

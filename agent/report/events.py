@@ -1,0 +1,169 @@
+"""Events on pods: a Warning for what could not be placed, and once a Normal one for what was.
+
+They are core/v1 Events in the form of the kubelet's own (``source`` and ``count``, no
+``eventTime``): ``kubectl describe pod`` shows them beside those, both APIs serve them, and the
+right to create events in the core group is enough.  events.k8s.io/v1 would be another right, and
+asks for fields (``action``, ``reportingInstance``, microseconds) that say nothing more here.
+
+An event's name follows from the pod's uid and the reason, so the server itself refuses one that was
+told already, by this agent or by the one before: 409, for as long as it keeps events (an hour,
+unless told otherwise).
+"""
+
+import hashlib
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
+from functools import partial
+from http import HTTPStatus
+from typing import Literal
+from urllib.parse import quote
+
+from agent.core.entitlement import NOT_SELECTED
+from agent.core.explain import ContainerVerdict, PodVerdict
+from agent.core.isolation import Isolation
+from agent.core.pods import Pod, PodUID
+from agent.ports import ApiAnswer, ApiServer, Rejection, Snapshot
+from agent.report.outbox import Message
+from agent.report.placement import has_own
+
+KIND = "event"
+PLACED = "Placed"
+COMPONENT = "numalet"
+_MOST_MESSAGE = 1024
+_MOST_NAME = 253
+_DIGEST = 16
+_COMPLAINT = re.compile(r"([A-Z][A-Za-z]+): (.*)", re.DOTALL)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PodEvent:
+    """One event: ``at_s`` is in seconds since the epoch."""
+
+    pod: Pod
+    type: Literal["Normal", "Warning"]
+    reason: str
+    message: str
+    at_s: float
+
+
+def news(before: Snapshot, now: Snapshot) -> list[PodEvent]:
+    """Return the events that ``now`` calls for and ``before`` did not.
+
+    The reason counts, not the message: that of a rejected pod tells of the CPUs that are free, and
+    changes whenever another pod comes or goes.
+    """
+    return [*_warnings(before, now), *_placed(before, now)]
+
+
+def _warnings(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
+    known, pods = _refusals(before), {pod.uid: pod for pod in now.pods}
+    for uid, refusal in _refusals(now).items():
+        former = known.get(uid)
+        is_new = former is None or former.reason != refusal.reason
+        if uid in pods and is_new and refusal.reason != NOT_SELECTED:
+            yield PodEvent(
+                pod=pods[uid],
+                type="Warning",
+                reason=refusal.reason,
+                message=refusal.message,
+                at_s=now.taken_at_s,
+            )
+
+
+def _refusals(snapshot: Snapshot) -> Mapping[PodUID, Rejection]:
+    """Return what was refused to whom: a place at all, or what a running pod now asks for."""
+    refusals = {}
+    for pod in snapshot.pods:
+        complaint = _COMPLAINT.fullmatch(snapshot.rejected_inputs.get(pod.full_name, ""))
+        if complaint:
+            kept = f"{complaint[2]}; the pod keeps what it has"
+            refusals[pod.uid] = Rejection(complaint[1], kept)
+    return refusals | dict(snapshot.rejections)
+
+
+def _placed(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
+    for pod in now.pods:
+        if has_own(now, pod.uid) and not has_own(before, pod.uid):
+            yield PodEvent(
+                pod=pod,
+                type="Normal",
+                reason=PLACED,
+                message=_placement(now.verdict_on(pod)),
+                at_s=now.taken_at_s,
+            )
+
+
+def _placement(verdict: PodVerdict) -> str:
+    what = f"CPUs {verdict.pool}" if verdict.pool else "memory"
+    where = f"NUMA node{'s' if len(verdict.nodes) > 1 else ''} {verdict.nodes}"
+    return f"{what} on {where}: {', '.join(_container(c) for c in verdict.containers)}"
+
+
+def _container(verdict: ContainerVerdict) -> str:
+    cpus = "" if verdict.verdict is Isolation.NODE_SHARED else f" {verdict.cpus}"
+    return f"{verdict.name} {verdict.verdict.value}{cpus}"
+
+
+class PodEvents:
+    """A teller of events; ``before`` is what the agent before this one has told.
+
+    What was rejected then is told again: it may not have been told, and if it was, the server knows
+    (see the module), or has forgotten, and then nobody can read any more why the pod runs as it does.
+    """
+
+    def __init__(self, node_name: str, before: Snapshot) -> None:
+        self._node_name = node_name
+        self._before = replace(before, rejections={}, rejected_inputs={})
+
+    def look(self, snapshot: Snapshot, now_s: float) -> list[Message]:
+        """Return a message for each event that is new."""
+        del now_s
+        events = news(self._before, snapshot)
+        self._before = snapshot
+        return [self._message(event) for event in events]
+
+    def _message(self, event: PodEvent) -> Message:
+        return Message(
+            key=(KIND, event.pod.uid, event.reason),
+            say=partial(_say, body=event_object(event, self._node_name)),
+            fine=frozenset({HTTPStatus.CONFLICT}),  # told already
+        )
+
+
+def _say(api: ApiServer, *, body: Mapping[str, object]) -> ApiAnswer:
+    metadata = body["metadata"]
+    assert isinstance(metadata, dict)
+    return api.ask("POST", f"/api/v1/namespaces/{quote(metadata['namespace'])}/events", body)
+
+
+def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
+    """Return the event as core/v1 takes it."""
+    pod, at = event.pod, datetime.fromtimestamp(event.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    return {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "metadata": {"name": _name(event), "namespace": pod.namespace},
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": pod.name,
+            "namespace": pod.namespace,
+            "uid": pod.uid,
+        },
+        "type": event.type,
+        "reason": event.reason,
+        "message": event.message[:_MOST_MESSAGE],
+        "source": {"component": COMPONENT, "host": node_name},
+        "firstTimestamp": at,
+        "lastTimestamp": at,
+        "count": 1,
+    }
+
+
+def _name(event: PodEvent) -> str:
+    """Return the pod's name and a digest, as the kubelet's events have it and a time."""
+    said = f"{event.pod.uid}/{event.reason}".encode()
+    digest = hashlib.sha256(said).hexdigest()[:_DIGEST]
+    return f"{event.pod.name[: _MOST_NAME - 1 - _DIGEST].rstrip('-.')}.{digest}"

@@ -1,0 +1,272 @@
+"""What goes out to the API server: one thread, so that a server that hangs delays nobody else.
+
+    publish   any thread: there is a newer snapshot; the former need not be looked at any more
+    └ look    the tellers say what they want said of it, one message a key, the newer one counts
+      └ send  one message: said, refused, or kept for later
+
+Nothing is told before it is decided, on disk and enforced (`Snapshot.ready`), and nothing by an
+agent that only observes.  At the end of the agent nothing waits for a server: the next one finds by
+itself what is still to be said.
+"""
+
+import random
+import threading
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from http import HTTPStatus
+from math import inf
+
+import structlog
+
+from agent.errors import KubernetesError
+from agent.ports import ApiAnswer, ApiServer, Clock, Snapshot
+from agent.report.outbox import NotNow, Outbox, Pending, Teller, causes_of
+
+log = structlog.get_logger(component="outbound")
+
+SERVER = "server"
+SAID, REFUSED, POSTPONED, UNANSWERED, DROPPED = (
+    "said",
+    "refused",
+    "postponed",
+    "unanswered",
+    "dropped",
+)
+_AWAY = (
+    HTTPStatus.UNAUTHORIZED,  # the credentials are read again from their file every minute
+    HTTPStatus.BAD_GATEWAY,
+    HTTPStatus.SERVICE_UNAVAILABLE,
+    HTTPStatus.GATEWAY_TIMEOUT,
+)
+_MOST_DOUBLINGS = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboundSettings:
+    """Every limit of an `Outbound`; seconds where the name ends in ``_s``."""
+
+    most_pending: int = 2000
+    """Beyond that the oldest message is dropped: 250 pods have not half as many."""
+    look_interval_s: float = 1.0
+    """Snapshots come faster than that while pods churn."""
+    rate_per_s: float = 5.0
+    burst: int = 25
+    backoff_first_s: float = 1.0
+    backoff_most_s: float = 60.0
+    """Between tries of a server that does not answer, and of a message that it cannot take yet."""
+    forbidden_s: float = 300.0
+    """Until rights that are missing are looked for again: one request of that kind, no more."""
+    most_tries: int = 5
+    """Of a message that the server takes for its own fault (500) or forbids (403)."""
+    close_s: float = 1.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OutboundNumbers:
+    """What became of messages, by kind and outcome, and what is wrong now, by kind."""
+
+    pending: int = 0
+    outcomes: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    troubles: Mapping[str, str] = field(default_factory=dict)
+
+
+class Outbound:
+    """Says what its tellers want said of the published snapshots.
+
+    `publish` and `numbers` may be called from any thread and wait for nothing.
+    """
+
+    def __init__(
+        self,
+        api: ApiServer,
+        tellers: Sequence[Teller],
+        clock: Clock,
+        *,
+        settings: OutboundSettings | None = None,
+        uniform: Callable[[float, float], float] = random.uniform,
+    ) -> None:
+        self._api = api
+        self._tellers = tellers
+        self._clock = clock
+        self._settings = settings or OutboundSettings()
+        self._uniform = uniform
+        self._outbox = Outbox(self._settings.most_pending)
+        self._latest: Snapshot | None = None
+        self._seen: Snapshot | None = None
+        self._next_look_s = self._free_s = self._away_until_s = -inf
+        self._failures = 0
+        self._paused: dict[str, float] = {}
+        self._outcomes: Counter[tuple[str, str]] = Counter()
+        self._troubles: dict[str, tuple[int | str, str]] = {}
+        self._refusals_logged: set[tuple[str, int]] = set()
+        self._numbers = OutboundNumbers()
+        self._wake = threading.Event()
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="outbound", daemon=True)
+
+    def start(self) -> None:
+        """Begin; may be called once."""
+        self._thread.start()
+
+    def close(self) -> None:
+        """End within ``settings.close_s``; a request under way is left to its own deadline."""
+        self._stop.set()
+        self._wake.set()
+        if self._thread.is_alive():
+            self._thread.join(self._settings.close_s)
+
+    def publish(self, snapshot: Snapshot) -> None:
+        """Let this be what is told from now on."""
+        self._latest = snapshot
+        self._wake.set()
+
+    def numbers(self) -> OutboundNumbers:
+        """Return how it goes, as of the last step."""
+        return self._numbers
+
+    def step(self) -> float:
+        """Look at the latest snapshot, say one message, and return the seconds until more is due."""
+        now_s = self._clock.monotonic_s()
+        wait_s = min(self._look(now_s), self._send(now_s))
+        self._numbers = OutboundNumbers(
+            pending=len(self._outbox),
+            outcomes=dict(self._outcomes),
+            troubles={kind: why for kind, (_, why) in self._troubles.items()},
+        )
+        return wait_s
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            self._wake.clear()
+            try:
+                wait_s = self.step()
+            except Exception:
+                # A bug in one message must not silence all others; that one is gone.
+                log.exception("outbound_failed")
+                wait_s = self._settings.backoff_most_s
+            if wait_s > 0 and not self._stop.is_set():
+                self._wake.wait(None if wait_s == inf else wait_s)
+
+    def _look(self, now_s: float) -> float:
+        """Collect what is to be said; return the seconds until that may be done again."""
+        snapshot = self._latest
+        if snapshot is None or snapshot is self._seen:
+            return inf
+        if now_s < self._next_look_s:
+            return self._next_look_s - now_s
+        self._seen, self._next_look_s = snapshot, now_s + self._settings.look_interval_s
+        if snapshot.ready and not snapshot.observe:
+            for teller in self._tellers:
+                for message in teller.look(snapshot, now_s):
+                    dropped = self._outbox.put(message)
+                    if dropped is not None:
+                        self._outcomes[dropped.kind, DROPPED] += 1
+        return inf
+
+    def _send(self, now_s: float) -> float:
+        """Say the message that is due, if any; return the seconds until one may be said again."""
+        settings = self._settings
+        # A leaky bucket by its virtual scheduling: `_free_s` is when all credit is there again.
+        earliest_s = self._free_s - (settings.burst - 1) / settings.rate_per_s
+        due_s = max(earliest_s, self._away_until_s, self._outbox.next_due_s(self._paused))
+        if due_s > now_s:
+            return due_s - now_s
+        self._free_s = max(self._free_s, now_s) + 1 / settings.rate_per_s
+        self._say(self._outbox.take(self._paused))
+        return 0.0
+
+    def _say(self, pending: Pending) -> None:
+        try:
+            answer = pending.message.say(self._api)
+        except NotNow as reason:
+            self._postpone(pending, reason.wait_s + self._uniform(0, reason.wait_s / 10))
+            self._note(pending.kind, str(reason), str(reason))
+        except KubernetesError as error:
+            self._server_is_away(pending, "silent", str(error), 0.0)
+        else:
+            if answer is None:
+                self._well(pending.kind)
+            else:
+                self._judge(pending, answer)
+
+    def _judge(self, pending: Pending, answer: ApiAnswer) -> None:
+        code, why = answer.code, _reason(answer)
+        overloaded = code == HTTPStatus.TOO_MANY_REQUESTS and isinstance(answer.body, str)
+        if code in _AWAY or overloaded:
+            self._server_is_away(pending, code, why, answer.wait_s)
+            return
+        self._failures = 0
+        self._well(SERVER)
+        if HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES or code in pending.message.fine:
+            self._outcomes[pending.kind, SAID] += 1
+            self._well(pending.kind)
+            return
+        if code == HTTPStatus.FORBIDDEN and not _is_ending(answer):
+            self._paused[pending.kind] = self._clock.monotonic_s() + self._settings.forbidden_s
+        if self._may_come_yet(pending, answer):
+            self._note(pending.kind, code, why)
+            self._postpone(pending, answer.wait_s + self._backoff_s(pending.tries))
+        else:
+            self._refuse(pending, code, why)
+
+    def _may_come_yet(self, pending: Pending, answer: ApiAnswer) -> bool:
+        """Tell whether a refusal may turn into something better without a change of the message."""
+        if answer.code == HTTPStatus.TOO_MANY_REQUESTS:
+            return True  # a disruption budget
+        if pending.tries + 1 >= self._settings.most_tries or _is_ending(answer):
+            return False
+        return answer.code in (HTTPStatus.FORBIDDEN, HTTPStatus.INTERNAL_SERVER_ERROR)
+
+    def _postpone(self, pending: Pending, wait_s: float) -> None:
+        pending.tries += 1
+        self._outcomes[pending.kind, POSTPONED] += 1
+        self._outbox.put_back(pending, self._clock.monotonic_s() + wait_s)
+
+    def _refuse(self, pending: Pending, code: int, why: str) -> None:
+        self._outcomes[pending.kind, REFUSED] += 1
+        tell = log.debug if (pending.kind, code) in self._refusals_logged else log.warning
+        tell("outbound_refused", key="/".join(pending.message.key), code=code, what=why)
+        self._refusals_logged.add((pending.kind, code))
+
+    def _server_is_away(self, pending: Pending, what: int | str, why: str, wait_s: float) -> None:
+        """Say nothing to anybody for a while; the next one to be tried is another message."""
+        if self._stop.is_set():
+            return
+        self._outcomes[pending.kind, UNANSWERED] += 1
+        self._note(SERVER, what, why)
+        now_s = self._clock.monotonic_s()
+        self._away_until_s = now_s + wait_s + self._backoff_s(self._failures)
+        self._failures += 1
+        self._outbox.put_back(pending, max(pending.due_s, now_s))
+
+    def _backoff_s(self, failures: int) -> float:
+        """Return a wait with jitter: the agents of a whole cluster have lost the same server."""
+        doubled_s = self._settings.backoff_first_s * 2 ** min(failures, _MOST_DOUBLINGS)
+        ceiling_s = min(self._settings.backoff_most_s, doubled_s)
+        return self._uniform(ceiling_s / 2, ceiling_s)
+
+    def _note(self, kind: str, what: int | str, why: str) -> None:
+        """Log what is wrong, once until it is something else or over."""
+        former = self._troubles.get(kind)
+        self._troubles[kind] = (what, why)
+        if former is None or former[0] != what:
+            log.warning("outbound_trouble", kind=kind, what=why)
+
+    def _well(self, kind: str) -> None:
+        if self._troubles.pop(kind, None):
+            log.info("outbound_well", kind=kind)
+
+
+def _reason(answer: ApiAnswer) -> str:
+    """Return the server's own words; a Status of an eviction says the cause in its details."""
+    if isinstance(answer.body, str):
+        return f"{answer.code}: {answer.body.strip()[:200]}"
+    causes = [str(c.get("message", "")) for c in causes_of(answer)]
+    words = [str(answer.body.get("message") or answer.body.get("reason") or "no reason given")]
+    return f"{answer.code}: {'; '.join([*words, *causes])[:500]}"
+
+
+def _is_ending(answer: ApiAnswer) -> bool:
+    """Tell whether the namespace is being deleted: forbidden, but for no lack of rights."""
+    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes_of(answer))

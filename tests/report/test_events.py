@@ -1,0 +1,171 @@
+from dataclasses import replace
+
+import pytest
+
+from agent.core.entitlement import NOT_SELECTED
+from agent.core.pods import Container, Pod, PodUID
+from agent.ports import Rejection, Snapshot
+from agent.report.events import PodEvents, event_object, news
+from tests.reconciler.rig import equal, exclusive_pod, shared_pod
+
+from .api_model import NODE, ApiModel
+from .rig import empty_snapshot, snapshot_of, without
+from .telling import Telling
+
+DB = replace(
+    exclusive_pod("db", 1),
+    budget=equal(4000, 4),
+    app_containers=(
+        Container(name="database", resources=equal(2000)),
+        Container(name="envoy-proxy"),
+    ),
+)
+BIG = exclusive_pod("big", 64)
+NOTHING = snapshot_of()
+
+
+def told(before: Snapshot, now: Snapshot) -> list[tuple[str, str, str]]:
+    return [(event.pod.name, event.type, event.reason) for event in news(before, now)]
+
+
+def test_what_is_placed_is_told_with_who_has_what() -> None:
+    (event,) = news(NOTHING, snapshot_of(DB))
+    assert (event.type, event.reason) == ("Normal", "Placed")
+    assert (
+        event.message
+        == "CPUs 1-4 on NUMA node 0: database exclusive 1-2, envoy-proxy pod-shared 3-4"
+    )
+
+
+def test_memory_alone_is_a_place_too() -> None:
+    pod = Pod(
+        uid=PodUID("m"), name="m", app_containers=(Container(name="c0", resources=equal(1500)),)
+    )
+    (event,) = news(NOTHING, snapshot_of(pod))
+    assert event.message == "memory on NUMA node 0: c0 node-shared"
+
+
+def test_who_runs_on_the_nodes_shared_cpus_is_no_news() -> None:
+    assert told(NOTHING, replace(snapshot_of(shared_pod("s")), rejections={})) == []
+
+
+def test_what_could_not_be_placed_is_a_warning_with_the_kubelets_reason() -> None:
+    (event,) = news(NOTHING, snapshot_of(BIG))
+    assert (event.type, event.reason) == ("Warning", "TopologyAffinityError")
+    assert event.message == "does not fit"
+
+
+def test_each_thing_is_news_once() -> None:
+    now = snapshot_of(DB, BIG)
+    assert told(NOTHING, now) == [
+        ("big", "Warning", "TopologyAffinityError"),
+        ("db", "Normal", "Placed"),
+    ]
+    assert told(now, replace(now, taken_at_s=99.0)) == []
+
+
+def test_other_words_for_the_same_reason_are_no_news() -> None:
+    now = snapshot_of(BIG)
+    other = replace(now, rejections={BIG.uid: Rejection("TopologyAffinityError", "3 CPUs free")})
+    assert told(now, other) == []
+    worse = replace(now, rejections={BIG.uid: Rejection("SMTAlignmentError", "no")})
+    assert told(now, worse) == [("big", "Warning", "SMTAlignmentError")]
+
+
+def test_a_rejected_pod_that_finds_room_is_placed() -> None:
+    rejected = replace(NOTHING, pods=(DB,), rejections={DB.uid: Rejection("SMTAlignmentError", "")})
+    assert told(rejected, snapshot_of(DB)) == [("db", "Normal", "Placed")]
+
+
+def test_what_a_running_pod_cannot_have_is_a_warning() -> None:
+    before = snapshot_of(DB)
+    reason = "TopologyAffinityError: Resources cannot be allocated with Topology locality"
+    now = replace(before, rejected_inputs={DB.full_name: reason, "pod default/x": "spec: is wrong"})
+    (event,) = news(before, now)
+    assert (event.type, event.reason) == ("Warning", "TopologyAffinityError")
+    assert event.message.endswith("Topology locality; the pod keeps what it has")
+
+
+def test_pods_that_are_not_selected_hear_nothing() -> None:
+    now = replace(snapshot_of(BIG), rejections={BIG.uid: Rejection(NOT_SELECTED, "not selected")})
+    assert told(NOTHING, now) == []
+
+
+def test_the_event_is_one_as_the_kubelet_writes_them() -> None:
+    (event,) = news(NOTHING, replace(snapshot_of(DB), taken_at_s=1_796_040_000.7))
+    body = event_object(event, NODE)
+    assert body.pop("message") == event.message
+    assert body.pop("metadata") == {"name": "db.62d70bf7db013bc8", "namespace": "default"}
+    assert body == {
+        "apiVersion": "v1",
+        "kind": "Event",
+        "involvedObject": {
+            "apiVersion": "v1",
+            "kind": "Pod",
+            "name": "db",
+            "namespace": "default",
+            "uid": "db",
+        },
+        "type": "Normal",
+        "reason": "Placed",
+        "source": {"component": "numalet", "host": NODE},
+        "firstTimestamp": "2026-11-30T12:00:00Z",
+        "lastTimestamp": "2026-11-30T12:00:00Z",
+        "count": 1,
+    }
+
+
+@pytest.mark.parametrize("name", ["db", "a" * 253, "a" * 235 + "-" + "b" * 17])
+def test_its_name_is_a_name_however_long_the_pods_is(name: str) -> None:
+    pod = replace(DB, name=name, uid=PodUID("other"))
+    names = set()
+    for snapshot in (snapshot_of(DB), snapshot_of(pod), snapshot_of(replace(pod, uid=DB.uid))):
+        (event,) = news(NOTHING, snapshot)
+        metadata = event_object(event, NODE)["metadata"]
+        assert isinstance(metadata, dict)
+        first, _, digest = metadata["name"].rpartition(".")
+        assert event.pod.name.startswith(first)
+        assert first[-1].isalnum()
+        assert len(digest) == 16
+        assert len(metadata["name"]) <= 253
+        names.add(metadata["name"])
+    assert len(names) == (2 if name == "db" else 3)
+
+
+def test_a_long_message_is_cut() -> None:
+    now = replace(NOTHING, pods=(BIG,), rejections={BIG.uid: Rejection("X", "x" * 5000)})
+    (event,) = news(NOTHING, now)
+    assert event_object(event, NODE)["message"] == "x" * 1024
+
+
+def test_an_agent_that_starts_again_tells_nothing_twice() -> None:
+    api, now = ApiModel(), snapshot_of(DB, BIG)
+    first = Telling(api, PodEvents(NODE, empty_snapshot()))
+    first.outbound.publish(now)
+    first.run(10)
+    assert first.outcomes == {("event", "said"): 2}
+    events = dict(api.events)
+    assert len(events) == 2
+
+    second = Telling(api, PodEvents(NODE, replace(now, ready=False)))
+    second.outbound.publish(now)
+    second.run(10)
+    assert second.outcomes == {("event", "said"): 1}  # 409: the warning was told already
+    assert api.events == events
+
+
+def test_a_warning_that_the_server_has_forgotten_is_told_by_the_next_agent() -> None:
+    api, now = ApiModel(), snapshot_of(BIG)
+    again = Telling(api, PodEvents(NODE, now))
+    again.outbound.publish(now)
+    again.run(10)
+    assert [event["reason"] for event in api.events.values()] == ["TopologyAffinityError"]
+
+
+def test_a_pod_of_the_same_name_has_its_own_event() -> None:
+    api, namesake = ApiModel(), replace(DB, uid=PodUID("db-2"))
+    telling = Telling(api, PodEvents(NODE, empty_snapshot()))
+    for snapshot in (snapshot_of(DB), without(snapshot_of(DB), DB), snapshot_of(namesake)):
+        telling.outbound.publish(snapshot)
+        telling.run(10)
+    assert [event["involvedObject"]["uid"] for event in api.events.values()] == ["db", "db-2"]

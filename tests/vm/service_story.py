@@ -1,0 +1,206 @@
+"""The story of a single host's service, told in a guest: `python -m tests.vm.service_story RESULTS TREE`.
+
+TREE is what `make install DESTDIR=TREE` made on the host.  It is put in its place, started as at
+boot, given a pod and two programs, and then disturbed.  What systemd, the kernel and the agent say
+at each stage is written to RESULTS/observed.json, for `test_service` to judge on the host.
+"""
+
+import json
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from agent.errors import EnvironmentProblem
+from agent.report.status import ask
+from tests.vm.single_host import CGROUPS, SLICE, SOCKET, look_at
+
+FILES = (
+    "cpuset.cpus", "cpuset.cpus.effective", "cpuset.mems", "cpu.max", "cpu.weight", "memory.max",
+)  # fmt: skip
+UNIT = "numalet.service"
+NUMALET = "/usr/local/bin/numalet"
+PATIENCE_S = 180.0
+MANIFEST = """
+apiVersion: v1
+kind: Pod
+metadata: {name: db}
+spec:
+  resources:
+    requests: {cpu: "3", memory: 300Mi}
+    limits: {cpu: "3", memory: 300Mi}
+  containers:
+  - name: database
+    resources:
+      requests: {cpu: "2", memory: 200Mi}
+      limits: {cpu: "2", memory: 200Mi}
+  - name: side
+    resources:
+      requests: {cpu: 100m, memory: 64Mi}
+      limits: {cpu: 1500m, memory: 64Mi}
+"""
+
+Status = dict[str, Any]
+
+
+def run(*command: str) -> dict[str, Any]:
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    return {"status": done.returncode, "out": done.stdout, "err": done.stderr}
+
+
+def wait(what: str, until: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not until():
+        if time.monotonic() > deadline:
+            journal = run("journalctl", "--no-pager", "-u", UNIT)["out"]
+            raise TimeoutError(f"{what} did not come about\n{journal}")
+        time.sleep(0.1)
+
+
+def status() -> Status | None:
+    with suppress(EnvironmentProblem):
+        return ask(SOCKET)
+    return None
+
+
+def is_settled() -> bool:
+    said = status()
+    return said is not None and bool(said["ready"]) and not said["problems"]
+
+
+def wait_for_passes(count: int) -> None:
+    """Let the agent look at the cgroups so many times."""
+    for _ in range(count):
+        before = (status() or {})["takenAt"]
+        wait("another pass", lambda: (status() or {})["takenAt"] > before)  # noqa: B023 - used at once
+
+
+@dataclass(slots=True)
+class Story:
+    folder: Path
+    programs: dict[str, "subprocess.Popen[bytes]"] = field(default_factory=dict)
+    stages: dict[str, Any] = field(default_factory=dict)
+
+    def install(self, tree: Path) -> None:
+        shutil.copytree(tree / "etc/numalet", "/etc/numalet")
+        units = "usr/local/lib/systemd/system"
+        shutil.copytree(tree / units, f"/{units}")
+        shutil.copy(tree / NUMALET[1:], NUMALET, follow_symlinks=False)
+        library = "/usr/local/lib/numalet"
+        Path(library).mkdir()
+        # Too large to copy where the CPU is emulated.
+        run("mount", "--bind", f"{tree}{library}", library)
+        Path("/etc/numalet/pods/db.yaml").write_text(MANIFEST)
+        config = Path("/etc/numalet/config.yaml")
+        config.write_text(config.read_text().replace("logLevel", "driftInterval: 1s\nlogLevel"))
+        run("systemctl", "daemon-reload")
+
+    def execute(self, name: str) -> None:
+        """Start a program that first notes where it may run; wait until it has."""
+        born = self.folder / f"born-{name}"
+        line = f"cat /proc/self/status >{born}; exec sleep 10000"
+        command = [NUMALET, "exec", f"db/{name}", "--", "sh", "-c", line]
+        self.programs[name] = subprocess.Popen(command)
+        comm = Path(f"/proc/{self.programs[name].pid}/comm")
+        wait(f"the program in {name}", lambda: comm.read_text() == "sleep\n")
+        lines = born.read_text().splitlines()
+        said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
+        self.stages[f"born {name}"] = said["Cpus_allowed_list"], said["Mems_allowed_list"]
+
+    def observe(self, stage: str) -> None:
+        self.stages[stage] = {
+            "status": status(),
+            "programs": {name: look_at(program.pid) for name, program in self.programs.items()},
+            "cgroups": {
+                str(path.parent.relative_to(CGROUPS)): {
+                    name: (path.parent / name).read_text().strip() for name in FILES
+                }
+                for path in sorted(SLICE.glob("**/cpuset.cpus"))
+            },
+        }
+
+    def end_programs(self) -> None:
+        for program in self.programs.values():
+            program.kill()
+            program.wait()
+        self.programs.clear()
+
+
+def main_pid() -> str:
+    return str(run("systemctl", "show", "--property=MainPID", "--value", UNIT)["out"])
+
+
+def units() -> list[str]:
+    listed = run("systemctl", "list-units", "--no-legend", "--plain", "numalet*")["out"]
+    return [line.split()[0] for line in listed.splitlines()]
+
+
+def tell(story: Story) -> None:
+    told = story.stages
+    told["verify"] = run("systemd-analyze", "verify", UNIT)
+    told["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)["out"]
+    run("systemctl", "enable", UNIT)
+    told["boot"] = run("systemctl", "start", "multi-user.target")
+    wait("the start", is_settled)
+    wait("READY=1", lambda: run("systemctl", "is-active", UNIT)["status"] == 0)
+    told["unit"] = run("systemctl", "show", "--property=StatusText,ActiveState,Result", UNIT)["out"]
+    story.observe("placed")
+
+    for name in ("database", "side"):
+        story.execute(name)
+    told["membership"] = {
+        name: Path(f"/proc/{program.pid}/cgroup").read_text().strip()
+        for name, program in story.programs.items()
+    }
+    wait_for_passes(2)
+    wait("the repair", is_settled)
+    story.observe("running")
+    told["again"] = run(NUMALET, "exec", "db/database", "--", "true")
+
+    run("systemctl", "restart", UNIT)
+    wait("the restart", is_settled)
+    story.observe("restarted")
+    run("systemctl", "stop", UNIT)
+    story.observe("stopped")
+    run("systemctl", "start", UNIT)
+    before = main_pid()
+    run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
+    wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
+    wait_for_passes(2)
+    story.observe("killed")
+
+    run("systemctl", "daemon-reload")
+    wait("the drift", lambda: (status() or {}).get("drift"))
+    wait("the repair", is_settled)
+    story.observe("reloaded")
+
+    story.end_programs()
+    wait("the end of the scopes", lambda: not any("-pod" in unit for unit in units()))
+    wait("new cgroups", lambda: is_settled() and len(list(SLICE.glob("*/*/*.scope"))) == 2)
+    story.observe("ended")
+    told["exit"] = run(NUMALET, "exec", "default/db/side", "--", "sh", "-c", "exit 7")
+    wait("the end of the last scope", lambda: not any("-pod" in unit for unit in units()))
+
+    run("systemctl", "stop", UNIT)
+    told["release"] = run(NUMALET, "release")
+    told["left"] = [str(path) for path in SLICE.glob("**/*") if path.is_dir()]
+    told["units"] = units()
+
+
+def main() -> None:
+    story = Story(Path(sys.argv[1]))
+    try:
+        story.install(Path(sys.argv[2]))
+        tell(story)
+    finally:
+        (story.folder / "journal").write_text(run("journalctl", "--no-pager")["out"])
+        (story.folder / "observed.json").write_text(json.dumps(story.stages))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,102 @@
+"""Memory with care on a real kernel: what moves, what is refused, who waits, who is let out."""
+
+import json
+from typing import Any
+
+import pytest
+
+from hack.lab.topology import TOPOLOGIES
+
+from .memory_stories import DEADLINE_S, MIB
+from .rig import in_guest
+
+pytestmark = pytest.mark.vm
+
+Told = dict[str, Any]
+POD = "/numalet-stories/pod"
+
+
+@pytest.fixture(scope="module")
+def stories(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("memory-moves")
+    command = f"python -m tests.vm.memory_stories {folder}"
+    outcome = in_guest(TOPOLOGIES["2n"], command, results=folder)
+    assert outcome.status == 0, outcome.stderr
+    told: Told = json.loads((folder / "observed.json").read_text())
+    return told
+
+
+def test_pages_touched_on_the_wrong_node_are_on_the_right_one_afterwards(stories: Told) -> None:
+    before, after = stories["wrong node"]["before"], stories["wrong node"]["after"]
+
+    assert (before["charged"][0] >= 100, before["mapped"][0] >= 100) == (True, True)
+    assert (after["charged"][0], after["charged"][1] >= 100) == (0, True)
+    assert (after["mapped"][0], after["mapped"][1] >= 100) == (0, True)
+    assert after["moved_bytes"] >= 100 * MIB
+    assert (after["mems"], after["problems"], after["in_flight"]) == ("1", [], [])
+
+
+def test_the_next_pass_finds_nothing_to_do(stories: Told) -> None:
+    following = stories["wrong node"]["next"]
+
+    assert (following["writes"], following["drift"], following["problems"]) == ({}, [], [])
+
+
+def test_what_does_not_fit_is_refused_with_numbers_and_nothing_is_written(stories: Told) -> None:
+    refused = stories["too small"]["refused"]
+
+    (problem,) = refused["problems"]
+    assert problem.startswith(f"{POD}/cpuset.mems is not set to 1: 50")
+    assert "Mi would move to NUMA node 1, which has" in problem
+    assert (refused["mems"], refused["effective"], refused["writes"]) == ("0", "0", {})
+    assert refused["charged"][0] >= 500
+
+
+def test_it_is_moved_in_a_later_pass_once_it_fits(stories: Told) -> None:
+    later = stories["too small"]["later"]
+
+    assert (later["mems"], later["problems"]) == ("1", [])
+    assert (later["charged"][0], later["charged"][1] >= 500) == (0, True)
+
+
+def test_the_deadline_ends_the_waiting_for_a_large_move_and_not_the_move(stories: Told) -> None:
+    first, third = stories["large"]["first"], stories["large"]["third"]
+
+    assert (first["in_flight"], first["problems"], first["drift"]) == ([POD], [], [])
+    assert first["seconds"] >= DEADLINE_S
+    assert stories["large"]["ended"]
+    assert (third["in_flight"], third["problems"], third["drift"]) == ([], [], [])
+    assert (third["charged"][0], third["charged"][1] >= 700) == (0, True)
+
+
+def test_other_writers_to_cpusets_wait_meanwhile_and_ours_take_effect_at_once(
+    stories: Told,
+) -> None:
+    second, (other_s,) = stories["large"]["second"], stories["large"]["other"]
+
+    assert (second["in_flight"], second["problems"]) == ([POD], [])
+    assert (second["other_cpus"], second["writes"]["cpuset.cpus"]) == ("2-3", 1)
+    assert other_s > second["seconds"]
+
+
+def test_without_soft_mems_a_pod_that_outgrows_its_node_ends_in_a_kill_and_was_warned_of(
+    stories: Told,
+) -> None:
+    """The kernel kills who has most there, which need not be who asked for more."""
+    story = stories["outgrown"]
+
+    (sentence,) = story["short"]["shortages"]
+    assert sentence.startswith("NUMA nodes 1 have ")
+    assert (story["before"]["shortages"], story["before"]["mems"]) == ([], "1")
+    assert (story["short"]["mems"], story["short"]["widened"]) == ("1", [])
+    assert False in story["lives"].values()
+
+
+def test_with_soft_mems_it_is_let_out_before_and_nobody_is_killed(stories: Told) -> None:
+    story = stories["outgrown, soft"]
+
+    assert (story["before"]["mems"], story["before"]["widened"]) == ("1", [])
+    assert (story["short"]["effective"], story["short"]["widened"]) == ("0-1", [POD])
+    assert (story["short"]["problems"], story["short"]["drift"]) == ([], [])
+    assert story["lives"] == {"pod": True, "stranger": True}
+    assert sum(story["charged"]) >= 600

@@ -1,0 +1,166 @@
+"""The service of a single host under systemd: installed, started, disturbed, taken away."""
+
+import json
+import re
+import subprocess
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from agent.core.cpuset import CPUSet
+from hack.lab.guest import PROJECT
+from hack.lab.topology import TOPOLOGIES
+
+from .rig import in_guest
+
+pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("lab")]
+
+Story = dict[str, Any]
+PODS = "numalet.slice/numalet-kubepods.slice"
+NAMES = ("database", "side")
+MIB = 1 << 20
+
+
+@pytest.fixture(scope="module")
+def tree() -> Path:
+    """What `make install` puts onto a machine, where guests can read it."""
+    folder = (PROJECT / ".venv").resolve() / "installed"
+    subprocess.run(["make", "install", f"DESTDIR={folder}"], cwd=PROJECT, check=True)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def story(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
+    folder = tmp_path_factory.mktemp("service")
+    command = f"python -m tests.vm.service_story {folder} {tree}"
+    outcome = in_guest(TOPOLOGIES["2n"], command, systemd=True, results=folder)
+    assert outcome.status == 0, outcome.stderr
+    told: Story = json.loads((folder / "observed.json").read_text())
+    return told
+
+
+def containers(stage: Story) -> dict[str, Story]:
+    (pod,) = stage["status"]["pods"]
+    return {c["name"]: c for c in pod["containers"]}
+
+
+def pod_path(stage: Story) -> str:
+    (pod,) = stage["status"]["pods"]
+    return str(pod["cgroup"]).lstrip("/")
+
+
+def files(stage: Story, container: str) -> Story:
+    found = stage["cgroups"][containers(stage)[container]["cgroup"].lstrip("/")]
+    assert isinstance(found, dict)
+    return found
+
+
+def below(stage: Story, path: str) -> Story:
+    return {p: said for p, said in stage["cgroups"].items() if p.startswith(path)}
+
+
+def test_the_installed_program_names_no_folder_of_the_build(tree: Path) -> None:
+    link = tree / "usr/local/bin/numalet"
+    script = tree / link.readlink().relative_to("/")
+
+    assert script.read_text().startswith("#!/usr/local/lib/numalet/bin/python\n")
+
+
+def test_the_unit_is_verified_without_a_word(story: Story) -> None:
+    assert story["verify"] == {"status": 0, "out": "", "err": ""}
+
+
+def test_the_unit_is_exposed_to_little(story: Story) -> None:
+    (level,) = re.findall(
+        r"Overall exposure level for numalet\.service: (\d\.\d)", story["security"]
+    )
+
+    assert float(level) <= 2.5
+
+
+def test_what_starts_at_boot_starts_it_and_systemd_knows_how_it_is(story: Story) -> None:
+    assert story["boot"]["status"] == 0
+    assert "ActiveState=active" in story["unit"]
+    assert "StatusText=pods: 1 admitted, 0 rejected" in story["unit"]
+
+
+def test_pods_lie_where_a_kubelet_with_systemd_would_put_them(story: Story) -> None:
+    (pod,) = story["placed"]["status"]["pods"]
+    uid = pod["uid"].replace("-", "_")
+
+    assert pod_path(story["placed"]) == f"{PODS}/numalet-kubepods-pod{uid}.slice"
+    assert containers(story["placed"])["side"]["cgroup"].endswith(f"/numalet-{uid}-side.scope")
+
+
+def test_pods_and_containers_have_the_weights_and_limits_of_a_kubelet(story: Story) -> None:
+    stage = story["placed"]
+    pod = stage["cgroups"][pod_path(stage)]
+
+    assert (pod["cpu.weight"], pod["memory.max"], pod["cpu.max"]) == (
+        "118", str(300 * MIB), "max 100000",
+    )  # fmt: skip
+    database, side = files(stage, "database"), files(stage, "side")
+    assert (database["cpu.weight"], database["memory.max"], database["cpu.max"]) == (
+        "79", str(200 * MIB), "max 100000",
+    )  # fmt: skip
+    assert (side["cpu.weight"], side["memory.max"], side["cpu.max"]) == (
+        "4", str(64 * MIB), "150000 100000",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_program_is_born_where_it_belongs(story: Story, name: str) -> None:
+    decided = containers(story["placed"])[name]
+
+    assert story[f"born {name}"] == [decided["cpus"], decided["mems"]]
+    assert story["membership"][name] == f"0::{decided['cgroup']}"
+
+
+def test_the_database_and_its_sidecar_never_meet(story: Story) -> None:
+    database, side = (CPUSet.parse(story[f"born {name}"][0]) for name in NAMES)
+
+    assert (len(database), len(side)) == (2, 1)
+    assert database.isdisjoint(side)
+
+
+def test_what_systemd_resets_when_a_scope_starts_is_repaired(story: Story) -> None:
+    assert below(story["running"], PODS) == below(story["placed"], PODS)
+
+
+@pytest.mark.parametrize("stage", ["restarted", "stopped", "killed"])
+def test_restart_stop_and_death_of_the_service_change_nothing(story: Story, stage: str) -> None:
+    for part in ("programs", "cgroups"):
+        assert story[stage][part] == story["running"][part]
+
+
+def test_a_restart_writes_nothing(story: Story) -> None:
+    assert story["restarted"]["status"]["writes"] == {}
+    assert story["killed"]["status"]["writes"] == {}
+
+
+def test_a_daemon_reload_is_noticed_and_repaired(story: Story) -> None:
+    assert story["reloaded"]["status"]["drift"]["foreign_write"] >= 1
+    for part in ("programs", "cgroups"):
+        assert story["reloaded"][part] == story["running"][part]
+
+
+def test_a_container_has_one_program_at_a_time(story: Story) -> None:
+    assert story["again"]["status"] == 3
+    assert "a program runs in default/db/database already" in story["again"]["err"]
+
+
+def test_a_program_s_status_is_that_of_the_command(story: Story) -> None:
+    assert story["exit"] == {"status": 7, "out": "", "err": ""}
+
+
+def test_cgroups_that_systemd_takes_away_with_the_last_program_are_made_again(
+    story: Story,
+) -> None:
+    assert below(story["ended"], PODS) == below(story["placed"], PODS)
+
+
+def test_release_leaves_no_cgroup_and_no_unit_of_a_pod(story: Story) -> None:
+    assert story["release"]["status"] == 0, story["release"]
+    assert story["left"] == []
+    assert not [unit for unit in story["units"] if "-pod" in unit]
