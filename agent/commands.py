@@ -30,6 +30,7 @@ from agent.errors import InputError, StateFileError
 from agent.exec_cli import exec_
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
+from agent.place import KUBERNETES, Place, RunOptions, simulated_topology
 from agent.ports import Snapshot
 from agent.release_cli import release
 from agent.report.status import ask, find_pod
@@ -101,10 +102,10 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         return
     if pods is None:
         raise InputError("say where pods come from: --pods kubernetes, or --pods FOLDER")
-    if pods != app.KUBERNETES and not Path(pods).is_dir():
+    if pods != KUBERNETES and not Path(pods).is_dir():
         raise InputError("is not a folder: make it, or name another one", where=f"--pods {pods}")
-    options = app.RunOptions(
-        pods="kubernetes" if pods == app.KUBERNETES else Path(pods),
+    options = RunOptions(
+        pods="kubernetes" if pods == KUBERNETES else Path(pods),
         node_name=node_name,
         kubeconfig=kubeconfig,
         config=config,
@@ -125,7 +126,7 @@ def _print_config(config: AgentConfig) -> None:
     tables.print_config(out, describe(config))
 
 
-def _announce(place: app.Place, config: AgentConfig) -> None:
+def _announce(place: Place, config: AgentConfig) -> None:
     """Tell a person who watches where everything is."""
     if place.mode != "simulated":
         return
@@ -159,7 +160,7 @@ def _machine(simulate: Path | None, sysfs: Path | None) -> NodeTopology:
     if sysfs is not None and not sysfs.is_dir():
         raise InputError("is not a folder: name a copy of a whole /sys", where=f"--sysfs {sysfs}")
     if simulate is not None:
-        return app.simulated_topology(simulate)
+        return simulated_topology(simulate)
     surveyed = survey(sysfs or SYSFS)
     for note in surveyed.notes:
         print(f"numalet: note: {note}", file=sys.stderr)

@@ -31,14 +31,25 @@ SCOPE = "topologyManagerScope"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Telling:
+    """What is told to the cluster, and done about pods that could not be placed."""
+
+    events: bool = True
+    placement_annotation: bool = False
+    node_resource_topology: bool = False
+    on_rejection: Literal["keep", "evict"] = "keep"
+    evictions_per_hour: int = 10
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class AgentConfig:
     """Everything that is configured; `load` makes it, and it holds after `fill_in`.
 
     ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
     default CPU set.  ``coexistence`` is what to do beside another CPU manager, ``entitlement`` which
-    pods may have something of their own on Kubernetes.  ``origins`` maps
-    each key of the file to where its value came from.
+    pods may have something of their own on Kubernetes, ``telling`` what the cluster hears.
+    ``origins`` maps each key of the file to where its value came from.
     """
 
     policy: Policy
@@ -55,9 +66,13 @@ class AgentConfig:
     log_format: Literal["auto", "console", "json"]
     log_level: Literal["debug", "info", "warning", "error"]
     drift_interval_s: float
+    mems: Literal["strict", "soft"]
+    mems_deadline_s: float
+    memory_margin_bytes: int
     min_default_cpus: int
     coexistence: Literal["observe", "force"]
     entitlement: Entitlement
+    telling: Telling
     origins: Mapping[str, str]
     filled_in: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -90,8 +105,18 @@ def load(path: Path | None) -> AgentConfig:
         log_format=own.log_format,
         log_level=own.log_level,
         drift_interval_s=own.drift_interval,
+        mems=own.mems,
+        mems_deadline_s=own.mems_deadline,
+        memory_margin_bytes=own.memory_margin,
         min_default_cpus=own.min_default_cpus,
         coexistence=own.coexistence,
+        telling=Telling(
+            events=own.events,
+            placement_annotation=own.placement_annotation,
+            node_resource_topology=own.node_resource_topology,
+            on_rejection=own.on_rejection,
+            evictions_per_hour=own.evictions_per_hour,
+        ),
         entitlement=Entitlement(
             labels=own.pod_selector.labels,
             namespaces=frozenset(own.pod_selector.namespaces),
@@ -309,8 +334,16 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "logFormat": config.log_format,
         "logLevel": config.log_level,
         "driftInterval": f"{config.drift_interval_s:g}s",
+        "mems": config.mems,
+        "memsDeadline": f"{config.mems_deadline_s:g}s",
+        "memoryMargin": format_bytes(config.memory_margin_bytes),
         "minDefaultCPUs": config.min_default_cpus,
         "coexistence": config.coexistence,
+        "events": str(config.telling.events).lower(),
+        "placementAnnotation": str(config.telling.placement_annotation).lower(),
+        "nodeResourceTopology": str(config.telling.node_resource_topology).lower(),
+        "onRejection": config.telling.on_rejection,
+        "evictionsPerHour": config.telling.evictions_per_hour,
         "podSelector": _selector_text(config.entitlement),
         "annotations": _unbacked_text(config.entitlement),
     }

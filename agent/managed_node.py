@@ -10,6 +10,7 @@ from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.enforcement import Enforcement
 from agent.enforcer import Enforcer
+from agent.memory_care import MemoryCare
 from agent.ports import (
     Cgroups,
     CgroupWatcher,
@@ -49,6 +50,8 @@ class Node:
     """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
     watcher: CgroupWatcher | None = None
     journal: Journal | None = None
+    care: MemoryCare | None = None
+    """How memory is moved; without, a pass waits for all pages that move, and nobody checks."""
 
     def note(self, entries: Sequence[Overwritten]) -> None:
         """Journal values that are about to be overwritten; raises `StateFileError`."""
@@ -68,7 +71,9 @@ class Node:
         return Enforcement(
             rules=self.rules,
             tree=tree,
-            enforcer=Enforcer(self.cgroups, memory_nodes, stopping=self.stopping, note=self.note),
+            enforcer=Enforcer(
+                self.cgroups, memory_nodes, stopping=self.stopping, note=self.note, care=self.care
+            ),
             cgroups=self.cgroups,
             journal=self.journal,
             runtime_makes=self.names is not None,

@@ -37,8 +37,9 @@ SMALL_BYTES = 16 << 20
 EFFECT_S = 2.0
 """For as long a write beside a move may take to have its effect; moments were seen."""
 
-_POLL_S = 0.02
-"""How often a wait looks whether the agent is to stop, or whether a write has taken effect."""
+_EFFECT_POLL_S = 0.002
+_STOP_POLL_S = 0.02
+"""How often a wait for moves looks whether the agent is to stop."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -148,7 +149,7 @@ class MemoryMover:
         deadline = self._clock.monotonic_s() + EFFECT_S
         while self._clock.monotonic_s() < deadline:
             with suppress(queue.Empty):
-                answer = ended.get(timeout=_POLL_S)
+                answer = ended.get(timeout=_EFFECT_POLL_S)
                 if isinstance(answer, CgroupError):
                     raise answer
                 return answer
@@ -180,7 +181,7 @@ class MemoryMover:
                 self._is_overdue = self._current is not None
                 log.info("memory_moves", cgroups=[str(path) for path in self._moves_now()])
                 return
-            self._changed.wait(min(left_s, _POLL_S))
+            self._changed.wait(min(left_s, _STOP_POLL_S))
 
     def _moves_now(self) -> list[CgroupPath]:
         current = [] if self._current is None else [self._current[0]]

@@ -9,6 +9,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 from pydantic.alias_generators import to_camel
 
 from agent.core.departures import OPT_IN, POD_QUOTA
+from agent.core.quantity import whole_bytes
 
 KIND = "AgentConfiguration"
 API_VERSION = "numalet.io/v1alpha1"
@@ -61,6 +62,12 @@ def _duration_s(value: object) -> float:
     return seconds
 
 
+def _bytes(value: object) -> int:
+    if not isinstance(value, str):
+        raise ValueError(f'{value!r} is not an amount of memory: write "256Mi", say')  # noqa: TRY004 - pydantic wants it
+    return whole_bytes(value)
+
+
 def _departures(value: object) -> object:
     unknown = value.keys() - DEPARTURES if isinstance(value, Mapping) else ()
     for name in sorted(unknown):
@@ -104,7 +111,15 @@ class AgentConfiguration(BaseModel):
     log_format: Literal["auto", "console", "json"] = "auto"
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     drift_interval: Annotated[float, BeforeValidator(_duration_s)] = 10.0
+    mems: Literal["strict", "soft"] = "strict"
+    mems_deadline: Annotated[float, BeforeValidator(_duration_s)] = 2.0
+    memory_margin: Annotated[int, BeforeValidator(_bytes)] = 256 << 20
     min_default_cpus: int = Field(default=0, ge=0, alias="minDefaultCPUs")
     pod_selector: PodSelector = PodSelector()
     annotations: Annotations = Annotations()
+    events: bool = True
+    placement_annotation: bool = False
+    node_resource_topology: bool = False
+    on_rejection: Literal["keep", "evict"] = "keep"
+    evictions_per_hour: int = Field(default=10, ge=1)
     coexistence: Literal["observe", "force"] = "observe"

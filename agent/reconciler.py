@@ -312,6 +312,7 @@ class Reconciler:
             drift=dict(self._drift),
             decisions=dict(self._decisions),
             checkpoints=self._checkpoints,
+            memory=self._enforcement.enforcer.memory(),
         )
 
     def _check_owners(self) -> None:

@@ -2,7 +2,6 @@
 
 import sys
 
-from agent.app import CGROUP_ROOT
 from agent.cli_options import ConfigOption, StateOption
 from agent.config import load
 from agent.errors import EnvironmentProblem, LockedError
@@ -12,6 +11,7 @@ from agent.node.cgroupfs import CgroupFs
 from agent.node.journal import Journal
 from agent.node.procfs import boot_id
 from agent.node.state_folder import StateFolderLock
+from agent.place import CGROUP_ROOT
 
 
 def release(state: StateOption = None, config: ConfigOption = None) -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 
 import typer
 
-from agent import app, tables
+from agent import tables
 from agent.cli_options import ConfigOption, Output, OutputOption, SimulateOption, StateOption
 from agent.config import load
 from agent.core.startup import Rules
@@ -17,6 +17,7 @@ from agent.node.checkpoint import CheckpointStore
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
 from agent.own_config import KUBELET_FOLDER
+from agent.place import SystemClock, simulated_topology
 from agent.ports import Remembered
 from agent.report.verdicts import state_document
 from agent.verification import read_copies, restore_kubelet, verify_copies, verify_kubelet
@@ -112,10 +113,10 @@ def import_(
                 f"CPUs {twice} have two owners in these files: end one of the pods, and restart "
                 "the kubelet, before numalet takes over"
             )
-        CheckpointStore(folder, app.SystemClock()).save(Remembered(state=imported))
+        CheckpointStore(folder, SystemClock()).save(Remembered(state=imported))
     print(f"imported {len(imported.pods)} pods; default CPU set {imported.default}")
 
 
 def _rules(config: Path | None, simulate: Path | None) -> Rules:
-    topology = read_topology() if simulate is None else app.simulated_topology(simulate)
+    topology = read_topology() if simulate is None else simulated_topology(simulate)
     return configure(config, topology)[1]

@@ -7,7 +7,7 @@ more or less.  Of a pod that is new nothing is kept: every function then answers
 from collections.abc import Iterator
 from itertools import takewhile
 
-from agent.core.cpuset import CPUSet
+from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.draft import Draft, unexpected
 from agent.core.pods import Container, Kind, Pod
 from agent.core.startup import ALIGN_BY_SOCKET, FULL_PCPUS_ONLY, Rules
@@ -63,17 +63,16 @@ def held_affinity(draft: Draft, container: str | None) -> Affinity | None:
     """
     if draft.seen is None:
         return None
-    nodes = draft.seen_nodes(container)
     if draft.former is None:
+        nodes = draft.seen_nodes(container)
         return Affinity(nodes, preferred=nodes is not None)
-    cpus = draft.seen.cpus.get(container, CPUSet())
-    if not cpus and nodes is None:
-        return None
     names = [c.name for c in draft.pod.containers if container in (None, c.name)]
+    cpus = draft.seen.cpus.get(container, CPUSet())
+    mems = NodeSet(n for name in (*names, container) for n in draft.seen.mems.get(name, ()))
+    if not cpus and not mems:
+        return None
     known = (draft.former.affinity[name] for name in names if name in draft.former.affinity)
-    derived = draft.rules.topology.nodes_of(cpus)
-    derived = derived if nodes is None else derived | nodes
-    return next(known, Affinity(derived, preferred=False))
+    return next(known, Affinity(draft.rules.topology.nodes_of(cpus) | mems, preferred=False))
 
 
 def near(draft: Draft, affinity: Affinity, kept: int) -> Affinity:

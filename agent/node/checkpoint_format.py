@@ -211,6 +211,7 @@ def _pod(pod: Pod) -> str:
     kept = {k: v for k, v in pod.annotations.items() if k.startswith(_KEPT_ANNOTATIONS)}
     # Of a container's life only what it leads to is remembered: it changes all the time.
     lean = replace(pod, annotations=kept, labels={}, container_ids={}, ended_init=frozenset())
+    lean = replace(lean, controller="", priority=None)
     return _PODS.dump_json(lean, exclude_defaults=True).decode()
 
 

@@ -25,7 +25,7 @@ class HttpServer:
     """Serves until `close`; raises `EnvironmentProblem` where the address cannot be had."""
 
     def __init__(
-        self, address: str, metrics: Callable[[], bytes], current: Callable[[], Snapshot]
+        self, address: str, metrics: Callable[[], bytes], current: Callable[[], Snapshot | None]
     ) -> None:
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
@@ -105,7 +105,9 @@ def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHan
     return Handler
 
 
-def _readiness(snapshot: Snapshot) -> Answer:
+def _readiness(snapshot: Snapshot | None) -> Answer:
+    if snapshot is None:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"another numalet is still at work here\n"
     if snapshot.ready:
         return HTTPStatus.OK, _TEXT, b"ok\n"
     reason = "; ".join(snapshot.problems) or snapshot.source.detail

@@ -17,6 +17,7 @@ from agent.core.cpuset import CPUSet
 from agent.core.isolation import Isolation
 from agent.core.pods import MILLI
 from agent.ports import Snapshot
+from agent.report.outbound import OutboundNumbers
 
 ADMITTED = "admitted"
 
@@ -29,6 +30,7 @@ class OwnUse(NamedTuple):
 
     rss_bytes: Callable[[], int]
     cpu_s: Callable[[], float]
+    outbound: Callable[[], OutboundNumbers] | None = None
 
 
 class SnapshotCollector(Collector):
@@ -52,6 +54,8 @@ class SnapshotCollector(Collector):
         yield from _memory_pressure(snapshot)
         yield from _health(snapshot)
         yield from _counters(snapshot)
+        if self._own.outbound is not None:
+            yield from _outbound(self._own.outbound())
 
 
 def _verdicts(snapshot: Snapshot) -> Iterator[Metric]:
@@ -160,6 +164,18 @@ def _counters(snapshot: Snapshot) -> Iterator[Metric]:
     yield _counters_by("cgroup_writes", "Values written to cgroups.", snapshot.writes, "file")
     yield _counters_by("drift", "Values that somebody else changed.", snapshot.drift, "cause")
     yield _counter("checkpoints", "States written to disk.", snapshot.checkpoints)
+
+
+def _outbound(numbers: OutboundNumbers) -> Iterator[Metric]:
+    yield _gauge("outbound_pending", "Messages to the API server that wait.", numbers.pending)
+    yield _filled(
+        CounterMetricFamily(
+            "numalet_outbound_messages",
+            "What became of messages to the API server.",
+            labels=["kind", "outcome"],
+        ),
+        numbers.outcomes.items(),
+    )
 
 
 def _gauge(name: str, text: str, value: float) -> Metric:

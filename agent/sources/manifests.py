@@ -244,7 +244,8 @@ def _members(data: object, *names: str) -> dict[str, object]:
 
 def _checked_pod(raw: Mapping[str, object]) -> Pod | list[Problem]:
     try:
-        pod = apply_defaults(parse_pod(raw, where=""))
+        # A status, as in an object that was copied from a cluster, is not that of this host's pod.
+        pod = apply_defaults(parse_pod({**raw, "status": None}, where=""))
     except FieldError as error:
         return [error.problem]
     spec = raw["spec"]

@@ -59,6 +59,11 @@ class _Container(_Object):
     resources: _Resources = _Resources()
 
 
+class _Owner(_Object):
+    kind: str = ""
+    controller: bool = False
+
+
 class _Metadata(_Object):
     name: str
     namespace: str = "default"
@@ -66,6 +71,12 @@ class _Metadata(_Object):
     annotations: dict[str, str] = {}
     labels: dict[str, str] = {}
     generation: int = 0
+    owner_references: list[_Owner] = []
+
+    @property
+    def controller(self) -> str:
+        """The kind of what manages the pod; empty where nothing does."""
+        return next((owner.kind for owner in self.owner_references if owner.controller), "")
 
 
 class _Spec(_Object):
@@ -73,6 +84,7 @@ class _Spec(_Object):
     init_containers: list[_Container] = []
     containers: list[_Container] = []
     ephemeral_containers: list[_Container] = []
+    priority: int | None = None
 
 
 class _Terminated(_Object):
@@ -179,6 +191,8 @@ def _pod(model: _Pod) -> Pod:
         },
         ended_init=frozenset(s.name for _, s in statuses if s.name in ordinary and _ended_well(s)),
         qos=model.status.qos_class,
+        controller=metadata.controller,
+        priority=spec.priority,
     )
 
 
@@ -214,13 +228,12 @@ def _budget(model: _Pod) -> Resources | None:
 
 @dataclass(frozen=True, slots=True)
 class _Allocated:
-    """What the kubelet has allocated to a container or pod, as far as the status tells.
-
-    ``limits`` are those in force, where they are not those of ``spec``.
-    """
+    """What the kubelet has allocated to a container or pod, as far as the status tells."""
 
     requests: Amounts
     limits: Amounts
+    is_pending: bool = False
+    """Whether ``spec`` may ask for other limits, though for the same requests."""
 
     def instead_of(self, spec: Resources) -> Resources:
         """Return what is allocated while ``spec`` may ask for something else.
@@ -229,7 +242,7 @@ class _Allocated:
         equal, too: a resize cannot change the QoS class.
         """
         requests = {name: self.requests.get(name, amount) for name, amount in spec.requests.items()}
-        if requests == spec.requests and not self.limits:
+        if requests == spec.requests and not self.is_pending:
             return spec
 
         def limit(name: str, asked: int) -> int:
@@ -246,13 +259,14 @@ _UNKNOWN = _Allocated({}, {})
 def _allocated(model: _Pod, at: FieldPath, status: _ContainerStatus) -> _Allocated:
     """Return what is allocated to a container.
 
-    Its limits in force are the allocated ones, unless an earlier resize is still being carried out.
+    The limits in force are the allocated ones, unless a resize is still being carried out.
     """
-    requests = _amounts(status.allocated_resources, (*at, "allocatedResources"))
-    in_force: Amounts = {}
-    if model.resize_is_pending and not model.status.has("PodResizeInProgress"):
-        in_force = _amounts(status.resources.limits, (*at, "resources", "limits"))
-    return _Allocated(requests, in_force)
+    in_force = {} if model.status.has("PodResizeInProgress") else status.resources.limits
+    return _Allocated(
+        requests=_amounts(status.allocated_resources, (*at, "allocatedResources")),
+        limits=_amounts(in_force, (*at, "resources", "limits")),
+        is_pending=model.resize_is_pending,
+    )
 
 
 def _resources(model: _Resources, owner: FieldPath) -> Resources:

@@ -19,12 +19,16 @@ nodes = st.builds(
 )
 affinities = st.builds(Affinity, st.none() | node_sets, preferred=st.booleans())
 no_affinities = st.just(dict[str, Affinity]())
+firsts = st.builds(
+    PodEntry, pool=st.none() | cpu_sets, cpus=st.dictionaries(names, cpu_sets, max_size=3)
+)
 
 
 def states(
     affinity: st.SearchStrategy[dict[str, Affinity]] = no_affinities,
+    first: st.SearchStrategy[PodEntry | None] = st.none(),  # noqa: B008 - strategies are immutable
 ) -> st.SearchStrategy[NodeState]:
-    """Without ``affinity``, as in the kubelet's files, no pod has any."""
+    """Without ``affinity`` and ``first``, as in the kubelet's files, no pod has any."""
     entries = st.builds(
         PodEntry,
         pool=st.none() | cpu_sets,
@@ -32,6 +36,7 @@ def states(
         memory_pool=st.none() | block_lists,
         memory=st.dictionaries(names, block_lists, max_size=3),
         affinity=affinity,
+        first=first,
     )
     return st.builds(
         NodeState,

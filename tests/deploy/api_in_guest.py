@@ -1,7 +1,7 @@
 """A scripted API server beside an agent: `python -m tests.deploy.api_in_guest FOLDER`.
 
-FOLDER has the certificate and pods.json, the pods of the node; REQUESTS is where it writes what was
-asked for.  It runs until it is killed.
+FOLDER has the certificate, the token and pods.json, the pods of the node.  It prints a line when it
+listens, and runs until it is killed.
 """
 
 import json
@@ -42,6 +42,7 @@ class NodeApi(ScriptedApiServer):
 
 def main() -> None:
     NodeApi(Path(sys.argv[1])).start()
+    print("listening", flush=True)
     threading.Event().wait()
 
 

@@ -126,9 +126,10 @@ class Agent:
         sh("ip", "netns", "add", self.name)
         sh(*self.inside("ip", "link", "set", "lo", "up"))
         server = self.inside(sys.executable, "-m", "tests.deploy.api_in_guest", self.results)
-        self.processes.append(subprocess.Popen(server))
-        listening = self.inside("busybox", "nc", "-z", "127.0.0.1", str(PORT))
-        until("an API server", lambda: subprocess.run(listening, check=False).returncode == 0)
+        api = subprocess.Popen(server, stdout=subprocess.PIPE)
+        assert api.stdout is not None
+        assert api.stdout.readline(), "no API server"
+        self.processes.append(api)
         run = Path("/tmp/volumes", self.name, "run")  # noqa: S108 - a guest has no other users
         run.mkdir(parents=True)
         cri = Cri(

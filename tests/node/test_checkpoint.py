@@ -23,7 +23,7 @@ from agent.node.checkpoint import (
 )
 from agent.node.checkpoint_format import Renderer, Writer, _Fragments, frame
 from agent.ports import Remembered
-from tests.core.state_strategies import affinities, names, states, uids
+from tests.core.state_strategies import affinities, firsts, names, states, uids
 from tests.node.fragile_disks import (
     NEW,
     OLD,
@@ -55,7 +55,7 @@ def test_what_is_saved_is_loaded_with_who_wrote_it_and_when(tmp_path: Path) -> N
 
 @settings(deadline=None)  # files: the machine's load decides
 @given(
-    state=states(st.dictionaries(names, affinities, max_size=2)),
+    state=states(st.dictionaries(names, affinities, max_size=2), st.none() | firsts),
     pods=st.dictionaries(uids, st.builds(Pod, uid=uids, name=names), max_size=2),
 )
 def test_any_state_is_loaded_as_it_was_saved(state: NodeState, pods: dict[PodUID, Pod]) -> None:
@@ -72,6 +72,17 @@ def test_of_annotations_only_those_are_kept_that_decide_something(tmp_path: Path
     assert store(tmp_path).load().remembered == replace(
         OLD, pods={UID: replace(pod, annotations=kept, labels={})}
     )
+
+
+def test_what_changes_with_every_container_that_starts_or_ends_is_not_kept(
+    tmp_path: Path,
+) -> None:
+    pod = OLD.pods[UID]
+    lively = replace(pod, container_ids={"1f46": "db"}, ended_init=frozenset({"load"}))
+    saved = store(tmp_path)
+    assert saved.save(replace(OLD, pods={UID: pod}))
+    assert not saved.save(replace(OLD, pods={UID: lively}))
+    assert store(tmp_path).load().remembered == replace(OLD, pods={UID: pod})
 
 
 def test_both_copies_are_plain_json_on_one_line(tmp_path: Path) -> None:

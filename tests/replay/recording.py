@@ -13,6 +13,8 @@ from agent.node.cgroup_layout import container_id
 FOLDER = Path(__file__).resolve().parents[1] / "data/recordings"
 KUBELET_CONFIG = FOLDER / "kubelet-config.json"
 
+RUNS = ("none", "static", "static-restart", "static-best-effort", "cgroupfs")
+
 Line = Mapping[str, Any]
 """``t`` in seconds, ``ev`` as in the README there, and what belongs to that."""
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from time import perf_counter
+from time import process_time
 
 from agent.core.cgroups import CgroupPath
 from agent.core.cpuset import CPUSet
@@ -113,7 +113,7 @@ def recorded_node(
 
 @dataclass(frozen=True)
 class Pass:
-    """What one pass of the agent cost."""
+    """What one pass of the agent cost; the time is that of the processor."""
 
     seconds: float
     reads: int
@@ -208,10 +208,10 @@ class Replay:
             self._pass(CgroupsChanged(EVERYWHERE))
 
     def _pass(self, *events: Event) -> None:
-        reads, writes, begin = self.kernel.reads, len(self.kernel.writes), perf_counter()
+        reads, writes, begin = self.kernel.reads, len(self.kernel.writes), process_time()
         self.agent.handle(*events)
         self.events.clear()
-        seconds = perf_counter() - begin
+        seconds = process_time() - begin
         reads, writes = self.kernel.reads - reads, len(self.kernel.writes) - writes
         self.passes.append(Pass(seconds, reads, writes))
         self.rejected |= self.snapshot.rejections
@@ -320,7 +320,7 @@ class Replay:
         """Return the CPUs that a container has by the agent's state."""
         uid, name = self.containers()[path]
         entry = self.snapshot.state.pods.get(uid)
-        return entry and entry.cpus.get(name) or self.snapshot.state.default
+        return (entry and entry.cpus.get(name)) or self.snapshot.state.default
 
     def text(self, path: CgroupPath, file: str) -> str:
         answer = self.kernel.read(path, file)

@@ -52,7 +52,8 @@ class Day:
 def lived(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Day:
     run: str = request.param
     folder = tmp_path_factory.mktemp("day")
-    replay, moments, native = Replay(folder, run, rules(folder, **RUNS[run])), [], {}
+    replay, moments = Replay(folder, run, rules(folder, **RUNS[run])), []
+    native: dict[PodUID, Rejection] = {}
     for line in replay.play():
         native |= dict(rejected(line))
         if line["ev"] == "moment":

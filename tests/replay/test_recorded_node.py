@@ -8,16 +8,14 @@ from agent.core.cgroups import CgroupPath
 from agent.ports import Gone
 
 from .node import SUBTREE
-from .recording import Line, day, names
+from .recording import RUNS, Line, day, names
 from .rig import ReplayKernel, layout_of, recorded_node
 
 WHILE_THINGS_HAPPENED = ("none", "03")
 """Reading all files took the recorder half a second, in which a scope was made."""
 
 
-@pytest.mark.parametrize(
-    "run", ["none", "static", "static-restart", "static-best-effort", "cgroupfs"]
-)
+@pytest.mark.parametrize("run", RUNS)
 def test_at_each_moment_the_same_cgroups_have_the_same_files(tmp_path: Path, run: str) -> None:
     lines = day(run)
     kernel, node = recorded_node(tmp_path, layout_of(run), names(lines))

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from agent.app import SystemClock
 from agent.core.admission import Admitted, admit, remove
 from agent.core.cpuset import CPUSet
 from agent.core.pods import CPU, Container, Pod, PodUID, QosClass
 from agent.core.policy import Policy
 from agent.core.startup import start
+from agent.place import SystemClock
 from agent.ports import ApiAnswer, PodChanged, PodGone, Rejection, Snapshot
 from agent.report.events import PodEvents
 from agent.report.evictions import Evictions

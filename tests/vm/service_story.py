@@ -181,7 +181,9 @@ def tell(story: Story) -> None:
 
     story.end_programs()
     wait("the end of the scopes", lambda: not any("-pod" in unit for unit in units()))
-    wait("new cgroups", lambda: is_settled() and len(list(SLICE.glob("*/*/*.scope"))) == 2)
+    wait("new cgroups", lambda: len(list(SLICE.glob("*/*/*.scope"))) == 2)
+    wait_for_passes(2)
+    wait("the repair", is_settled)
     story.observe("ended")
     told["exit"] = run(NUMALET, "exec", "default/db/side", "--", "sh", "-c", "exit 7")
     wait("the end of the last scope", lambda: not any("-pod" in unit for unit in units()))

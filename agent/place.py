@@ -1,0 +1,161 @@
+"""Where the daemon works: a machine and its cgroups, real or simulated, and how it is configured."""
+
+import contextlib
+import tempfile
+import time
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Final, Literal
+
+import structlog
+
+from agent.config import AgentConfig
+from agent.core.cgroups import CgroupPath
+from agent.core.startup import Rules
+from agent.core.topology import NodeTopology
+from agent.node import cgroup_layout
+from agent.node.cgroup_layout import CgroupLayout
+from agent.node.cgroupfs import CgroupFs
+from agent.node.node_memory import NodeMemory
+from agent.node.rivals import rivals
+from agent.node.sysfs import read_topology
+from agent.ports import Cgroups, NodeMemoryReader, Snapshot
+from agent.simulation.kernel import SimulatedKernel
+from agent.simulation.machine import read_machine
+from agent.whatif import configure
+
+CGROUP_ROOT = Path("/sys/fs/cgroup")
+KUBERNETES: Final = "kubernetes"
+SIMULATED_DRIFT_INTERVAL_S = 1.0
+"""A person who edits a file of the simulation wants to see the answer soon."""
+
+log = structlog.get_logger(component="place")
+
+
+class SystemClock:
+    """The machine's own clocks."""
+
+    def now_s(self) -> float:
+        """Return seconds since the epoch."""
+        return time.time()
+
+    def monotonic_s(self) -> float:
+        """Return seconds of a clock that is never set back."""
+        return time.monotonic()
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunOptions:
+    """The options of ``numalet run``; ``on_snapshot`` is told of every snapshot.
+
+    ``pods`` is a folder of manifests, or `KUBERNETES`.
+    """
+
+    pods: Path | Literal["kubernetes"]
+    node_name: str = ""
+    kubeconfig: Path | None = None
+    config: Path | None = None
+    simulate: Path | None = None
+    observe: bool = False
+    once: bool = False
+    wait_for_lock: bool = False
+    on_start: Callable[["Place", AgentConfig], None] = lambda _place, _config: None
+    on_snapshot: Callable[[Snapshot], None] = lambda _snapshot: None
+
+
+@dataclass(frozen=True, kw_only=True)
+class Place:
+    """Where the daemon works: a machine and its cgroups, real or simulated."""
+
+    mode: str
+    topology: NodeTopology
+    cgroups: Cgroups
+    cgroup_root: Path
+    memory: NodeMemoryReader
+    before_pass: Callable[[], object] = lambda: None
+
+
+def simulated_topology(description: Path) -> NodeTopology:
+    """Return the machine that a description file tells of, read back from a sysfs tree of it."""
+    return read_machine(description, read_topology)
+
+
+def find_place(
+    options: RunOptions, stack: contextlib.ExitStack
+) -> tuple[Place, AgentConfig, Rules]:
+    """Return where to work, and what holds there; raises `agent.errors.NumaletError`.
+
+    What is made for it goes with ``stack``.
+    """
+    if options.simulate is not None:
+        return _simulated_place(options, options.simulate, stack)
+    topology = read_topology()
+    config, rules = configure(options.config, topology)
+    cgroups = CgroupFs(CGROUP_ROOT)
+    observe = options.observe or config.observe
+    if not observe:
+        cgroups.check()
+    mode = KUBERNETES if options.pods == KUBERNETES else "host"
+    place = Place(
+        mode=mode,
+        topology=topology,
+        cgroups=cgroups,
+        cgroup_root=CGROUP_ROOT,
+        memory=NodeMemory(),
+    )
+    return place, config, rules
+
+
+def _simulated_place(
+    options: RunOptions, description: Path, stack: contextlib.ExitStack
+) -> tuple[Place, AgentConfig, Rules]:
+    """Build a node without hardware; its files, and its state unless configured, are temporary."""
+    folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="numalet-")))
+    topology = simulated_topology(description)
+    config, rules = configure(options.config, topology)
+    if config.origins["stateDir"] == "default":
+        config = replace(config, state_dir=folder / "state")
+    if config.origins["statusSocket"] == "default":
+        config = replace(config, status_socket=folder / "status.sock")
+    kernel = SimulatedKernel(topology, folder / "cgroup")
+    place = Place(
+        mode="simulated",
+        topology=topology,
+        cgroups=kernel,
+        cgroup_root=folder / "cgroup",
+        memory=kernel.memory,
+        before_pass=kernel.absorb,
+    )
+    config = replace(
+        config, drift_interval_s=min(config.drift_interval_s, SIMULATED_DRIFT_INTERVAL_S)
+    )
+    return place, config, rules
+
+
+def layout_of(place: Place, config: AgentConfig) -> CgroupLayout:
+    """On Kubernetes the kubelet's is found, unless it is configured."""
+    root = CgroupPath(config.cgroup_root.strip("/"))
+    if place.mode == "host":
+        by_systemd = cgroup_layout.systemd_runs()
+        return cgroup_layout.single_host_layout(config.cgroup_driver, root, systemd=by_systemd)
+    if place.mode == KUBERNETES and config.cgroup_driver == "auto":
+        is_given = config.origins["cgroupRoot"] != "default"
+        return cgroup_layout.detect_layout(place.cgroups, root if is_given else None)
+    driver = "cgroupfs" if config.cgroup_driver == "auto" else config.cgroup_driver
+    return CgroupLayout(driver=driver, root=root)
+
+
+def other_managers(place: Place, config: AgentConfig) -> tuple[str, ...]:
+    """Say who else places containers here; nothing is enforced over them unless that is forced."""
+    if place.mode == "simulated":
+        return ()
+    found = rivals(Path("/"), config.state_dir)
+    for finding in found:
+        log.warning("other_cpu_manager", what=finding.sentence, enforced=config.coexistence)
+    if config.coexistence == "force":
+        return ()
+    return tuple(
+        f"numalet only observes, since {f.sentence}: {f.cure}, or set coexistence: force"
+        for f in found
+    )
