@@ -44,6 +44,7 @@ conformance: $(VENV)/ready
 
 # A virtual environment of its own: no package of the system can break it, or be broken by it.
 install:
+	rm -rf build # modules of an earlier build would be installed, too
 	hack/setup $(DESTDIR)$(LIBRARY) .
 	sed -i '1s|$(DESTDIR)||' $(DESTDIR)$(LIBRARY)/bin/numalet
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITS) $(DESTDIR)$(SYSCONFDIR)/numalet/pods

@@ -1,6 +1,6 @@
 """Where the cgroups of pods are, and making and removing them where the agent does that itself."""
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
 from agent.core.cgroups import CgroupPath, Seen
@@ -66,8 +66,15 @@ class CgroupTree:
 
         Raises `agent.errors.InputError` where the pod's UID cannot be part of a cgroup's name.
         """
-        path = self._layout.pod(pod, self._qos(pod))
+        path = self.path_of(pod)
         return PodCgroups(pod=pod, path=path, leaves=self._leaves(pod, path))
+
+    def path_of(self, pod: Pod) -> CgroupPath:
+        """Return a pod's cgroup; raises like `of`."""
+        return self._layout.pod(pod, self._qos(pod))
+
+    def refresh(self, changed: Collection[CgroupPath] | None) -> None:
+        """Forget what was found before in these cgroups (None: in all)."""
 
     def _leaves(self, pod: Pod, path: CgroupPath) -> dict[CgroupPath, str | None]:
         return {self._layout.container(path, c.name): c.name for c in pod.containers}

@@ -9,6 +9,7 @@ from agent.cgroup_tree import CgroupTree
 from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.desired import PodCgroups, desired_values
 from agent.core.overwritten import Overwritten, no_longer_ours
+from agent.core.plan import CPU_MAX_FILE, CPUS_FILE
 from agent.core.pods import PodUID
 from agent.core.startup import Rules
 from agent.enforcer import Enforced, Enforcer
@@ -39,8 +40,18 @@ class Enforcement:
     journal: Journal | None = None
     stopping: Callable[[], bool] = field(default=lambda: False)
 
-    def apply(self, remembered: Remembered, released: Collection[PodUID]) -> Enforced:
-        """Enforce what is remembered, without pods that were ``released`` since."""
+    def apply(
+        self,
+        remembered: Remembered,
+        released: Collection[PodUID],
+        changed: Collection[CgroupPath] | None = None,
+    ) -> Enforced:
+        """Enforce what is remembered, without pods that were ``released`` since.
+
+        Of cgroups that say already what they should only the ``changed`` ones are looked at, and what
+        is directly below them; None means all.
+        """
+        self.tree.refresh(changed)
         pods = [self.tree.of(pod) for uid, pod in remembered.pods.items() if uid not in released]
         problems = self.tree.make_missing(pods, self.stopping)
         if self.stopping():
@@ -56,9 +67,10 @@ class Enforcement:
             self.tree.qos_parents,
             quota_is_ours=not self.runtime_makes,
         )
-        self._watch(pods)
+        self._watch(pods, values)
         problems += self._give_back(values)
-        done = self.enforcer.enforce(values, self.rules.topology.cpus)
+        look = None if changed is None else lambda path: path in changed or path.parent in changed
+        done = self.enforcer.enforce(values, self.rules.topology.cpus, look)
         return replace(done, problems=(*problems, *done.problems))
 
     def _give_back(self, values: Mapping[CgroupPath, CgroupValues]) -> tuple[str, ...]:
@@ -82,11 +94,13 @@ class Enforcement:
         except CgroupError:
             return False
 
-    def _watch(self, pods: Iterable[PodCgroups]) -> None:
+    def _watch(self, pods: Iterable[PodCgroups], values: Mapping[CgroupPath, CgroupValues]) -> None:
         """Watch before anything is looked at, so that nothing happens in between unseen."""
         if self.watcher is None:
             return
         parents, paths = self.tree.parents, [cgroups.path for cgroups in pods]
         files: list[tuple[CgroupPath, str]] = [(path, WATCHED_FILES[1]) for path in parents]
         files += [(path, file) for path in paths for file in WATCHED_FILES]
+        files += [(path, CPUS_FILE) for path, want in values.items() if want.cpus is not None]
+        files += [(path, CPU_MAX_FILE) for path, want in values.items() if want.cpu_max is not None]
         self.watcher.watch([*parents, *paths], files)

@@ -2,6 +2,7 @@
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
@@ -24,6 +25,8 @@ from agent.memory_mover import Moves
 from agent.ports import GONE, Cgroups, MemoryReport
 
 FOREIGN_WRITE = "foreign_write"
+QUOTA_REWRITTEN = "quota_rewritten"
+"""By a kubelet or runtime, whose quota it is: at a container's birth, a resize, a daemon-reload."""
 RECREATED = "recreated"
 KERNEL = "kernel"
 """Our value stands, but the kernel grants less: a CPU went offline, or a parent was narrowed."""
@@ -48,7 +51,7 @@ class Enforced:
 class Enforcer:
     """Enforces desired values on one hierarchy; remembers only what it has verified."""
 
-    def __init__(
+    def __init__(  # noqa: PLR0913 - what it is told, asks and respects
         self,
         cgroups: Cgroups,
         memory_nodes: NodeSet | None = None,
@@ -56,6 +59,7 @@ class Enforcer:
         stopping: Callable[[], bool] = lambda: False,
         note: Callable[[Sequence[Overwritten]], None] = lambda _entries: None,
         care: MemoryCare | None = None,
+        quota_is_ours: bool = True,
     ) -> None:
         """Enforce on ``cgroups``; ``memory_nodes`` are what a cgroup may use that is bound to none.
 
@@ -70,12 +74,22 @@ class Enforcer:
         self._online: CPUSet | None = None
         self._care = care
         self._write_file = cgroups.write if care is None else care.write
+        self._quota_is_ours = quota_is_ours
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
+        self._without_files: set[CgroupPath] = set()
+        """As the last look at everything found; what is young has none, for a moment."""
+        self._missing_files: set[CgroupPath] = set()
 
     def enforce(
-        self, desired: Mapping[CgroupPath, CgroupValues], online: CPUSet | None = None
+        self,
+        desired: Mapping[CgroupPath, CgroupValues],
+        online: CPUSet | None = None,
+        look: Callable[[CgroupPath], bool] | None = None,
     ) -> Enforced:
         """Write what differs, in the safe order, and verify; of ``online`` CPUs the kernel grants some.
+
+        With ``look`` only those cgroups are read for which it is true, or that are not known to say
+        what is desired.
 
         A cgroup that vanishes meanwhile is left out; a write that the kernel refuses is a problem,
         and the other writes are made all the same, except that nobody grows onto CPUs that somebody
@@ -84,7 +98,10 @@ class Enforcer:
         self._online = online
         problems: list[str] = []
         relaxed = desired if self._care is None else self._care.relaxed(desired)
-        observed = self._observe(desired, problems)
+        active = self._active(relaxed, look)
+        observed = self._observe(active, problems)
+        if look is None:
+            self._without_files = {path for path in active if path in self._missing_files}
         wanted = self._wanted(relaxed, observed)
         drift = tuple(self._drift(relaxed, wanted, observed))
         writes = self._write(wanted, observed, problems)
@@ -95,7 +112,9 @@ class Enforcer:
             moves = self._place(self._care, relaxed, observed, problems)
             writes += Counter({MEMS_FILE: moves.written})
         if writes or moves.in_flight:
-            observed = self._observe(desired, problems)
+            observed = self._observe(active, problems)
+        for path in (active - observed.keys()) | (self._settled.keys() - desired.keys()):
+            self._settled.pop(path, None)
         problems += self._verify(relaxed, observed, moves)
         return Enforced(
             writes=writes,
@@ -124,8 +143,22 @@ class Enforcer:
             else:
                 # So that the same condition is drift once, not in every pass.
                 self._settled.pop(path, None)
-        for path in self._settled.keys() - observed.keys():
-            del self._settled[path]
+
+    def _active(
+        self,
+        desired: Mapping[CgroupPath, CgroupValues],
+        look: Callable[[CgroupPath], bool] | None,
+    ) -> AbstractSet[CgroupPath]:
+        """Return the cgroups to be read, with those above them, by which moves are planned."""
+        if look is None:
+            return desired.keys()
+        active = set()
+        for path, want in desired.items():
+            settled = self._settled.get(path)
+            if settled is None or settled[1] != want or look(path):
+                active.add(path)
+                active.update(above for above in path.ancestors if above in desired)
+        return active
 
     def _place(
         self,
@@ -228,6 +261,7 @@ class Enforcer:
     def _observe(self, paths: Iterable[CgroupPath], problems: list[str]) -> Observed:
         """Read what cgroups say; those that have vanished are left out."""
         observed = {}
+        self._missing_files = set()
         for path in paths:
             try:
                 values, identity = self._read(path), self._cgroups.identity(path)
@@ -237,8 +271,14 @@ class Enforcer:
             if values is not None and isinstance(identity, int):
                 observed[path] = (identity, values)
             elif isinstance(identity, int):
-                problems.append(f"{path} has no cpuset files: the controller is off above it")
+                self._missing_files.add(path)
+                if path in self._without_files and self._is_populated(path):
+                    problems.append(f"{path} has no cpuset files: the controller is off above it")
         return observed
+
+    def _is_populated(self, path: CgroupPath) -> bool:
+        """Tell whether anything runs below: a young cgroup has no cpuset files for a moment."""
+        return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
 
     def _read(self, path: CgroupPath) -> CgroupValues | None:
         texts = [
@@ -295,7 +335,9 @@ class Enforcer:
                 continue
             changed = _differences(wanted[path], seen)
             for file, want, have in changed:
-                yield FOREIGN_WRITE, f"{path}/{file} says {have!r} instead of {want!r}"
+                is_theirs = file == CPU_MAX_FILE and not self._quota_is_ours
+                cause = QUOTA_REWRITTEN if is_theirs else FOREIGN_WRITE
+                yield cause, f"{path}/{file} says {have!r} instead of {want!r}"
             mismatch = None if changed else self._mismatch(path, desired[path], seen)
             if mismatch is not None:
                 yield KERNEL, mismatch

@@ -72,7 +72,12 @@ class Node:
             rules=self.rules,
             tree=tree,
             enforcer=Enforcer(
-                self.cgroups, memory_nodes, stopping=self.stopping, note=self.note, care=self.care
+                self.cgroups,
+                memory_nodes,
+                stopping=self.stopping,
+                note=self.note,
+                care=self.care,
+                quota_is_ours=self.names is None,
             ),
             cgroups=self.cgroups,
             journal=self.journal,

@@ -12,10 +12,12 @@ from dataclasses import replace
 
 import structlog
 
-from agent.core.admission import Admitted, admit, refuse, remove
+from agent.core.admission import Admitted, init_ended, refuse, remove
 from agent.core.adoption import adopt, is_bare_hold
+from agent.core.cgroups import CgroupPath
 from agent.core.desired import PodCgroups
 from agent.core.pods import Pod, PodUID
+from agent.core.resize import resize
 from agent.core.restore import fits, rebuild
 from agent.core.state import NodeState
 from agent.errors import CgroupError, InputError, InvariantBroken, NumaletError, StateFileError
@@ -54,6 +56,9 @@ class Reconciler:
         self._enforcement = node.enforcement(self._tree)
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
+        self._look_at_all = True
+        self._changed: set[CgroupPath] = set()
+        """Which cgroups are to be looked at though they said what they should."""
         self._released: set[PodUID] = set()
         """Who has gone, though the checkpoint may not say so yet."""
         self._inputs: dict[str, str] = {}
@@ -130,8 +135,12 @@ class Reconciler:
                 self._note_source(event)
             case HardwareChanged(what):
                 self._reread(what)
+            case CgroupsChanged(path) if path.relative:
+                self._changed.add(path)
+                return
             case CgroupsChanged() | Tick() | Stop():
                 pass
+        self._look_at_all |= not isinstance(event, PodChanged | PodGone)
 
     def _reread(self, what: str) -> None:
         """Follow CPUs and memory that came or went; nobody loses what he holds."""
@@ -182,17 +191,17 @@ class Reconciler:
         self._departing.pop(pod.uid, None)
         known = self._pods.get(pod.uid)
         try:
-            path = self._tree.of(pod).path
+            path = self._tree.path_of(pod)
         except InputError as error:
             self._complain(pod, str(error))
             return
-        if known is not None and self._tree.of(known).path != path:
+        if known is not None and self._tree.path_of(known) != path:
             self._departing[pod.uid] = pod
-        elif known is not None and self._asks_the_same(known, pod):
-            self._pods[pod.uid] = pod
-            self._complaints.pop(pod.uid, None)
-        else:
+        elif known is None or self._complaints.get(pod.uid) or not self._asks_the_same(known, pod):
             self._decide(pod, known)
+        else:
+            self._pods[pod.uid] = pod
+        self._state = init_ended(self._state, pod)
 
     def _asks_the_same(self, known: Pod, pod: Pod) -> bool:
         """Tell whether nothing changed that was decided on."""
@@ -203,20 +212,19 @@ class Reconciler:
         return was == now
 
     def _decide(self, pod: Pod, known: Pod | None) -> None:
-        """Admit or reject; who is in the state but was never seen, as after an import, keeps it."""
-        state = self._named(pod) if known is None else remove(self._state, pod.uid)
+        """Admit or reject; who holds something keeps of it what he asks for now."""
+        state = self._named(pod) if known is None else self._state
         refusal = self._node.entitlement.refusal(pod)
         verdict = (
-            admit(self._node.rules, state, pod) if refusal is None else refuse(state, *refusal)
+            resize(self._node.rules, state, pod) if refusal is None else refuse(state, *refusal)
         )
         if isinstance(verdict, Admitted):
             self._decisions["admitted"] += 1
             self._rejections.pop(pod.uid, None)
             self._complaints.pop(pod.uid, None)
             log.info("pod_admitted", pod=pod.full_name, uid=pod.uid)
-        elif known is not None and pod.uid not in self._rejections:
-            # What runs keeps its placement: the new demand does not fit.
-            self._complain(pod, f"{verdict.reason}: {verdict.message}")
+        elif pod.uid in state.pods or (known is not None and pod.uid not in self._rejections):
+            self._keep_placement(pod, known or pod, f"{verdict.reason}: {verdict.message}")
             return
         else:
             self._decisions[verdict.reason] += 1
@@ -226,6 +234,16 @@ class Reconciler:
             )
         self._state = verdict.state
         self._pods[pod.uid] = pod
+
+    def _keep_placement(self, pod: Pod, known: Pod, why: str) -> None:
+        """Leave what runs where it is: its new demand does not fit; follow all else."""
+        self._complain(pod, why)
+        self._pods[pod.uid] = replace(
+            known,
+            ephemeral_containers=pod.ephemeral_containers,
+            container_ids=pod.container_ids,
+            ended_init=pod.ended_init,
+        )
 
     def _named(self, pod: Pod) -> NodeState:
         """Return the state in which a pod that ran without a name holds what it asks for."""
@@ -338,7 +356,10 @@ class Reconciler:
             self._released.clear()
 
     def _enforce(self, problems: list[str]) -> None:
-        done = self._enforcement.apply(self._durable, self._released)
+        changed = None if self._look_at_all else frozenset(self._changed)
+        done = self._enforcement.apply(self._durable, self._released, changed)
+        self._look_at_all = False
+        self._changed.clear()
         self._writes.update(done.writes)
         for cause, sentence in done.drift:
             self._drift[cause] += 1

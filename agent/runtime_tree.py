@@ -1,6 +1,6 @@
 """The cgroups of pods where a kubelet and a container runtime make them: found, never made or removed."""
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Collection, Iterable, Mapping
 
 from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.cgroups import CgroupPath
@@ -20,30 +20,49 @@ class RuntimeTree(CgroupTree):
     ) -> None:
         super().__init__(cgroups, layout, knows_budgets=knows_budgets)
         self._names = names
+        self._found: dict[CgroupPath, tuple[Mapping[str, str], dict[CgroupPath, str | None]]] = {}
+        """By pod, what was found there while its status named these containers; all are named."""
+
+    def refresh(self, changed: Collection[CgroupPath] | None) -> None:
+        """Forget what was found before in these cgroups (None: in all)."""
+        if changed is None:
+            self._found.clear()
+        for path in changed or ():
+            self._found.pop(path, None)
+            self._found.pop(path.parent, None)
 
     def _leaves(self, pod: Pod, path: CgroupPath) -> dict[CgroupPath, str | None]:
         """Return the cgroups of containers that are there, each with its name if that is known."""
+        found = self._found.get(path)
+        if found is not None and found[0] == pod.container_ids:
+            return found[1]
         leaves: dict[CgroupPath, str | None] = {}
+        all_named = True
         for leaf in self._cgroups.children(path):
             container_id = self._layout.container_id(leaf)
             if container_id is None:
                 continue
-            name = self._name(pod, path, container_id)
+            is_known, name = self._name(pod, path, container_id)
+            all_named &= is_known
             leaves[leaf] = name
             if leaf / _INNER in self._cgroups.children(leaf):
                 leaves[leaf / _INNER] = name
+        if all_named and leaves:
+            self._found[path] = pod.container_ids, leaves
         return leaves
 
-    def _name(self, pod: Pod, path: CgroupPath, container_id: str) -> str | None:
-        """Return a container's name: the runtime knows it first, the pod's status seconds later.
+    def _name(self, pod: Pod, path: CgroupPath, container_id: str) -> tuple[bool, str | None]:
+        """Return whether a container is known, and its name; that of a sandbox is None.
+
+        The runtime knows it first, the pod's status seconds later.
 
         What a runtime says of another pod is not believed: a pod's author can have keys copied into
         its files.
         """
         told = self._names.name_of(container_id)
         if told is not None and told.pod_uid == self._layout.uid_of(path):
-            return told.container
-        return pod.container_ids.get(container_id)
+            return True, told.container
+        return container_id in pod.container_ids, pod.container_ids.get(container_id)
 
     def make_missing(
         self,

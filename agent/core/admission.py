@@ -148,6 +148,14 @@ def container_starts(state: NodeState, pod: Pod, name: str) -> NodeState:
     return state
 
 
+def init_ended(state: NodeState, pod: Pod) -> NodeState:
+    """Return the state once some ordinary init containers have ended: their memory is given up."""
+    for c in pod.init_containers:
+        if c.kind is Kind.INIT and c.name in pod.ended_init:
+            state = _without_memory(state, pod.uid, c.name)
+    return state
+
+
 def place(draft: Draft) -> None:
     """Give a pod all that it asks for; raises `agent.core.draft.Refusal`."""
     policy, pod = draft.rules.policy, draft.pod

@@ -10,13 +10,13 @@ from dataclasses import dataclass, replace
 from agent.core import init_inside_app
 from agent.core.admission import place
 from agent.core.cgroups import Seen
-from agent.core.cpuset import CPUSet
+from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.demand import Demand
 from agent.core.draft import Draft, Refusal
-from agent.core.pods import Pod, PodUID
+from agent.core.pods import Amounts, Pod, PodUID
 from agent.core.restore import rebuild
 from agent.core.startup import Rules
-from agent.core.state import NodeState, PodEntry
+from agent.core.state import Block, NodeState, PodEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,6 +56,8 @@ def adopt_running(
         pod = pods.get(uid)
         if pod is not None:
             after = adopt(rules, state, pod, seen[uid], cpus)
+            if after is None and shared:
+                after = _as_seen(Demand(rules, pod), state, seen[uid], cpus)
         else:
             after = _hold(state, uid, cpus) if uid in claims else None
         if after is not None:
@@ -110,6 +112,43 @@ def adopt(rules: Rules, state: NodeState, pod: Pod, seen: Seen, own: CPUSet) -> 
         pods={**state.pods, pod.uid: entry},
         memory=draft.tables,
     )
+
+
+def _as_seen(demand: Demand, state: NodeState, seen: Seen, own: CPUSet) -> NodeState | None:
+    """Return the state in which a running pod holds what it is seen on, whatever it asks for.
+
+    It was resized, and that did not fit.  Only where the default CPU set is known can it be told from
+    a pod that was rejected.
+    """
+    rules, pod = demand.rules, demand.pod
+    cpus = {
+        c.name: seen.cpus[c.name]
+        for c in pod.containers
+        if c.name in seen.cpus and seen.cpus[c.name] <= own
+    }
+    if not cpus or not _owns_cpus(demand):
+        return None
+    has_pool = demand.by_budget and seen.cpus.get(None, CPUSet()) <= own
+    pool = own if has_pool else None
+    if pool is not None:
+        rest = pool
+        for name, held in cpus.items():
+            rest -= held if demand.cpus[name] else CPUSet()
+        rest = rest or pool
+        cpus = {c.name: cpus.get(c.name, rest) for c in pod.containers}
+    mems = {name: nodes for name, nodes in seen.mems.items() if rules.manages_memory}
+    nodes = min(mems.values(), key=len, default=None)
+    entry = PodEntry(
+        pool=pool,
+        cpus=cpus,
+        memory_pool=_blocks(nodes, demand.pod_memory) if has_pool and nodes else None,
+        memory={n: _blocks(mems[n], demand.memory[n]) for n in cpus if n in mems},
+    )
+    return rebuild(rules, {**state.pods, pod.uid: entry})
+
+
+def _blocks(nodes: NodeSet, amounts: Amounts) -> tuple[Block, ...]:
+    return tuple(Block(nodes, name, amount) for name, amount in sorted(amounts.items()))
 
 
 def is_bare_hold(entry: PodEntry) -> bool:

@@ -1,6 +1,6 @@
 """Cgroups as values: where one is, and what its files say or should say."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
 from agent.core.cpuset import CPUSet, NodeSet
@@ -25,6 +25,14 @@ class CgroupPath:
         """Return the cgroup above; the root is its own parent."""
         head, _, _ = self.relative.rpartition("/")
         return CgroupPath(head)
+
+    @property
+    def ancestors(self) -> Iterator["CgroupPath"]:
+        """Yield the cgroups above, without the root, from the nearest one up."""
+        above = self.parent
+        while above.relative:
+            yield above
+            above = above.parent
 
     @property
     def name(self) -> str:

@@ -83,6 +83,9 @@ def allocate_container(draft: Draft, container: Container, affinity: Affinity) -
     request = draft.demand.memory[container.name]
     if not request and draft.demand.by_budget and _leaves_sharing_alone(draft):
         return
+    if not request and draft.former is not None:
+        draft.memory[container.name] = ()  # who runs and shares need not be placed
+        return
     nodes = choose(draft, request, affinity, container.name)
     blocks = _blocks(nodes, request)
     for block in blocks:

@@ -1,6 +1,6 @@
 """The DaemonSet on a node, told in a guest: `python -m tests.deploy.node_story RESULTS`.
 
-RESULTS has the image's file system and what the host wrote: the DaemonSet, its configuration, and
+RESULTS has the image's file system (rootfs.tar) and what the host wrote: the DaemonSet, its configuration, and
 the image's.  The guest gets a node's cgroups, state files and bundles, and a pod with processes; runc
 starts the agent as containerd would.  What the kernel and the agents say goes to RESULTS/observed.json.
 """
@@ -18,6 +18,8 @@ from typing import Any
 
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # publishes no types
 
+from agent.report.status import ask
+
 from .api_in_guest import PORT
 from .oci import Cri
 
@@ -34,6 +36,7 @@ STATES = {
     "cpu_manager_state": '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}',
     "memory_manager_state": '{"policyName":"None","machineState":{},"checksum":4236770233}',
 }
+ROOTFS = Path("/image")
 PATIENCE_S = 120.0
 
 Json = dict[str, Any]
@@ -119,6 +122,11 @@ class Agent:
     def log(self) -> Path:
         return self.results / f"{self.name}.log"
 
+    @property
+    def run(self) -> Path:
+        """The emptyDir of the socket."""
+        return Path("/tmp/volumes", self.name)  # noqa: S108 - a guest has no other users
+
     def inside(self, *words: str | Path) -> list[str | Path]:
         return ["ip", "netns", "exec", self.name, *words]
 
@@ -130,13 +138,12 @@ class Agent:
         assert api.stdout is not None
         assert api.stdout.readline(), "no API server"
         self.processes.append(api)
-        run = Path("/tmp/volumes", self.name, "run")  # noqa: S108 - a guest has no other users
-        run.mkdir(parents=True)
+        self.run.mkdir(parents=True)
         cri = Cri(
             default=default,
-            rootfs=self.results / "rootfs",
+            rootfs=ROOTFS,
             image=json.loads((self.results / "image.json").read_text()),
-            folders={"config": self.results / "config", "run": run},
+            folders={"config": self.results / "config", "run": self.run},
             service_account=self.results,
             network=Path("/run/netns", self.name),
             environment={
@@ -162,9 +169,8 @@ class Agent:
         )
 
     def status(self) -> Json:
-        told = sh("runc", "exec", self.name, "numalet", "status", "-o", "json")
-        document: Json = json.loads(told)
-        return document
+        """Return what `numalet status -o json` prints in the container."""
+        return ask(self.run / "status.sock")
 
     def kernel_view(self) -> Json:
         """What the kernel lets the agent's process do, and what it sees."""
@@ -184,9 +190,7 @@ def containerd_default() -> Json:
     """Return the specification that containerd makes for a container without any capability."""
     for folder in ("/run/containerd", "/var/lib/containerd"):
         Path(folder).mkdir(parents=True, exist_ok=True)
-    daemon = subprocess.Popen(
-        ["containerd"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
-    )
+    daemon = subprocess.Popen(["containerd"], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
     try:
         answers = ["ctr", "version"]
         until(
@@ -214,6 +218,8 @@ class Story:
         default = containerd_default()
         self.stages["seccomp"] = default["linux"]["seccomp"]["defaultAction"]
         make_node()
+        ROOTFS.mkdir()
+        sh("tar", "-C", ROOTFS, "-xf", self.results / "rootfs.tar")
         (self.results / "pods.json").write_text(json.dumps([database_pod()]))
         start_container("main")
         start_container("sidecar")
@@ -235,6 +241,7 @@ class Story:
         late = POD / f"cri-containerd-{IDS['late']}.scope/cpuset.cpus"
         until("the late container's CPUs", lambda: late.read_text().strip() != "")
         self.observe("late", second)
+        self.stages["command"] = sh("runc", "exec", second.name, "numalet", "status")
         self.stages["stopped"] = second.stop()
         last.start()
         self.stages["release"] = last.processes[-1].wait(PATIENCE_S)

@@ -71,9 +71,7 @@ class Cri:
 
     def _mounts(self, pod: Json, container: Json) -> list[Json]:
         volumes = {volume["name"]: volume for volume in pod["volumes"]}
-        mounts = [
-            self._bind(volumes[mount["name"]], mount) for mount in container["volumeMounts"]
-        ]
+        mounts = [self._bind(volumes[mount["name"]], mount) for mount in container["volumeMounts"]]
         token = "/var/run/secrets/kubernetes.io/serviceaccount"
         mounts.append(_bound(self.service_account, token, "ro"))
         # containerd sorts them, so that none hides another.

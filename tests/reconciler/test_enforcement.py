@@ -10,6 +10,7 @@ from structlog.testing import capture_logs
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
 from agent.core.cpuset import CPUSet
 from agent.core.pods import Container, Kind
+from agent.core.topology import NodeTopology
 from agent.enforcer import Enforcer, parse_cpu_max
 from agent.errors import CgroupError
 from agent.ports import Gone, PodChanged, PodGone, Tick
@@ -182,11 +183,50 @@ def test_a_cgroup_that_cannot_be_read_is_a_problem_and_no_crash(refusing: Refusi
     assert refusing.read(Y, "cpuset.cpus") == "4"
 
 
-def test_a_cgroup_without_cpuset_files_is_a_problem(tmp_path: Path) -> None:
+class WatchedReads(SimulatedKernel):
+    """Remembers which cgroups were looked at."""
+
+    def __init__(self, topology: NodeTopology, root: Path) -> None:
+        super().__init__(topology, root)
+        self.paths: set[CgroupPath] = set()
+
+    def read(self, path: CgroupPath, file: str) -> str | Gone:
+        self.paths.add(path)
+        return super().read(path, file)
+
+
+def test_a_cgroup_with_processes_that_stays_without_cpuset_files_is_a_problem(
+    tmp_path: Path,
+) -> None:
     kernel = SimulatedKernel(two_sockets().topology, tmp_path)
     kernel.mkdir(X)
-    done = Enforcer(kernel).enforce({X: values("0-1")})
-    assert done.problems == ("/x has no cpuset files: the controller is off above it",)
+    enforcer = Enforcer(kernel)
+
+    def problems() -> tuple[str, ...]:
+        return enforcer.enforce({X: values("0-1")}).problems
+
+    assert (problems(), problems()) == ((), ())
+    kernel.add_task(X)
+    assert problems() == ("/x has no cpuset files: the controller is off above it",)
+
+
+def test_only_what_may_have_changed_is_read_again(tmp_path: Path) -> None:
+    kernel = WatchedReads(two_sockets().topology, tmp_path)
+    for path in (X, Y):
+        kernel.make(path)
+    enforcer, desired = Enforcer(kernel), {X: values("0-1"), Y: values("2-3")}
+    enforcer.enforce(desired)
+    kernel.foreign_write(X, "cpuset.cpus", "5")
+    kernel.paths.clear()
+
+    enforcer.enforce(desired, look=lambda _path: False)
+    assert kernel.paths == set()
+    enforcer.enforce({**desired, Y: values("2")}, look=lambda _path: False)
+    assert kernel.paths == {Y}
+    done = enforcer.enforce({**desired, Y: values("2")}, look=lambda path: path == X)
+    assert kernel.paths == {X, Y}
+    assert [cause for cause, _ in done.drift] == ["foreign_write"]
+    assert kernel.read(X, "cpuset.cpus") == "0-1"
 
 
 def test_a_pod_that_cannot_be_looked_at_is_kept(tmp_path: Path) -> None:

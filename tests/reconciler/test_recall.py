@@ -210,3 +210,19 @@ def test_a_pod_that_only_drifted_is_put_back_where_the_checkpoint_has_it(world: 
     world.kernel.write(KUBEPODS / "poda" / "c0", "cpuset.cpus", "1")
     restarted(world, A, B)
     assert world.text(KUBEPODS / "poda" / "c0", "cpuset.cpus") == "1-2"
+
+
+def test_a_running_pod_whose_resize_does_not_fit_keeps_what_it_runs_on(world: World) -> None:
+    world.listed(A, POOL)
+    run(world, A, POOL)
+    bigger = annotated_pod("pool", 30)
+    world.handle(PodChanged(bigger))
+    before = held(world.snapshots[-1])
+    lose(world)
+
+    snapshot = restarted(world, bigger, A)
+
+    assert held(snapshot) == before == {"a": "1-2", "pool": "3-5"}
+    assert world.effective(BURSTABLE / "podpool" / "side") == CPUSet([5])
+    assert "default/pool" in snapshot.rejected_inputs
+    assert world.handle(PodChanged(POOL)).rejected_inputs == {}

@@ -242,3 +242,35 @@ def test_after_a_restart_nothing_is_written_for_what_runs(world: KubeletWorld) -
     world.listed(POOL, MIXED)
 
     assert world.kernel.writes == []
+
+
+def test_while_a_resize_does_not_fit_all_else_of_the_pod_is_followed(world: KubeletWorld) -> None:
+    world.listed(POOL)
+    pool = world.pod(BURSTABLE / "podpool")
+    bigger = replace(
+        annotated_pod("pool", 30),
+        ephemeral_containers=(Container(name="debug", kind=Kind.EPHEMERAL),),
+    )
+    world.handle(PodChanged(bigger))
+    c0, debug = world.container(pool, "c0", named=False), world.container(pool, "debug")
+
+    snapshot = world.handle(PodChanged(replace(bigger, container_ids={c0.name: "c0"})))
+
+    assert "default/pool" in snapshot.rejected_inputs
+    assert (world.cpus(c0), world.cpus(debug)) == ("1-2", "0,4-15")
+
+
+def test_a_resize_keeps_the_cpus_that_are_held(world: KubeletWorld) -> None:
+    world.listed(A, POOL)
+    snapshot = world.handle(PodChanged(exclusive_pod("a", 4)))
+    assert str(snapshot.state.pods[A.uid].held) == "1-2,6-7"
+    snapshot = world.handle(PodChanged(A))
+    assert str(snapshot.state.pods[A.uid].held) == "1-2"
+
+
+def test_the_memory_of_an_ended_init_container_is_free_again(world: KubeletWorld) -> None:
+    init = Container(name="i", kind=Kind.INIT, resources=equal(1000, 4))
+    pod = replace(A, init_containers=(init,))
+    before = world.listed(pod).state.memory
+    after = world.handle(PodChanged(replace(pod, ended_init=frozenset({"i"})))).state.memory
+    assert after[0].tables["memory"].free > before[0].tables["memory"].free

@@ -32,17 +32,9 @@ def test_a_restart_at_any_moment_writes_nothing(tmp_path: Path, run: str) -> Non
 @pytest.mark.parametrize(
     ("run", "moments"),
     [
-        ("none", 19),
+        ("none", 21),
         ("static", 14),
         ("cgroupfs", 3),
-        pytest.param(
-            "none",
-            21,
-            marks=pytest.mark.xfail(
-                strict=True,
-                reason="a pod whose resize does not fit is not recognised by its cgroups any more",
-            ),
-        ),
     ],
 )
 def test_a_lost_checkpoint_takes_no_cpu_from_what_runs(
