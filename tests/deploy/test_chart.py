@@ -1,5 +1,6 @@
 """What `helm install` applies is what `kubectl apply -k` does."""
 
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -93,8 +94,6 @@ def test_helm_has_nothing_to_say_against_it() -> None:
 
 @pytest.mark.parametrize("value", REFUSED)
 def test_a_value_that_makes_no_sense_is_refused(value: str) -> None:
-    import subprocess  # noqa: PLC0415 - `output` expects success
-
     command = [program("helm"), "template", "numalet", str(CHART), "--set", value]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
 
