@@ -52,14 +52,14 @@ class Enforcement:
         is directly below them; None means all.
         """
         self.tree.refresh(changed)
-        pods = [self.tree.of(pod) for uid, pod in remembered.pods.items() if uid not in released]
-        problems = self.tree.make_missing(pods, self.stopping)
+        try:
+            pods = self._find(remembered, released)
+        except CgroupError as error:
+            # What is not found would be missing in the sets above it: rather write nothing at all.
+            return Enforced(problems=(str(error),))
+        problems = self.tree.make_missing([p for p in pods if p.pod.containers], self.stopping)
         if self.stopping():
             return Enforced(problems=tuple(problems))
-        nameless = remembered.state.pods.keys() - remembered.pods.keys() - set(released)
-        pods += filter(None, map(self.tree.of_unknown, nameless))
-        if self.runtime_makes:
-            pods += self.tree.unknown(pods)
         values = desired_values(
             self.rules,
             remembered.state,
@@ -72,6 +72,13 @@ class Enforcement:
         look = None if changed is None else lambda path: path in changed or path.parent in changed
         done = self.enforcer.enforce(values, self.rules.topology.cpus, look)
         return replace(done, problems=(*problems, *done.problems))
+
+    def _find(self, remembered: Remembered, released: Collection[PodUID]) -> list[PodCgroups]:
+        """Return the cgroups of all pods, of those last that no source has named."""
+        pods = [self.tree.of(pod) for uid, pod in remembered.pods.items() if uid not in released]
+        nameless = remembered.state.pods.keys() - remembered.pods.keys() - set(released)
+        pods += filter(None, map(self.tree.of_unknown, nameless))
+        return pods + self.tree.unknown(pods) if self.runtime_makes else pods
 
     def _give_back(self, values: Mapping[CgroupPath, CgroupValues]) -> tuple[str, ...]:
         """Give back what is decided on no more, and forget cgroups that have gone."""

@@ -83,6 +83,8 @@ def _places(tree: CgroupTree, pods: Mapping[PodUID, Pod]) -> list[PodCgroups]:
             places.append(tree.of(pod))
         except InputError:
             continue  # told when the pod is taken in
+        except CgroupError as error:
+            log.warning("cgroup_not_read", pod=pod.full_name, what=str(error))
     return places
 
 

@@ -250,7 +250,12 @@ class Reconciler:
         entry = self._state.pods.get(pod.uid)
         if entry is None or not is_bare_hold(entry):
             return self._state
-        state, seen = remove(self._state, pod.uid), self._tree.seen(self._tree.of(pod))
+        state = remove(self._state, pod.uid)
+        try:
+            seen = self._tree.seen(self._tree.of(pod))
+        except CgroupError as error:
+            log.warning("cgroup_not_read", pod=pod.full_name, what=str(error))
+            return self._state
         adopted = seen and adopt(self._node.rules, state, pod, seen, entry.held)
         return adopted or state
 
@@ -306,6 +311,8 @@ class Reconciler:
         else:
             self._checkpoint(problems)
             self._enforce(problems)
+        self._look_at_all = False
+        self._changed.clear()
         self._note_problems(tuple(dict.fromkeys(problems)))
         self._publish(self.snapshot())
 
@@ -358,8 +365,6 @@ class Reconciler:
     def _enforce(self, problems: list[str]) -> None:
         changed = None if self._look_at_all else frozenset(self._changed)
         done = self._enforcement.apply(self._durable, self._released, changed)
-        self._look_at_all = False
-        self._changed.clear()
         self._writes.update(done.writes)
         for cause, sentence in done.drift:
             self._drift[cause] += 1

@@ -23,6 +23,10 @@ def keep(draft: Draft, container: Container | None, count: int, within: int) -> 
     containers keep of theirs.  Raises `agent.core.draft.Refusal` where the pick fails.
     """
     held = held_cpus(draft, container) & within
+    if container is not None and container.kind is Kind.INIT:
+        # One that shared the pool until now had the slices of app containers in it, too.
+        for other in _apart(draft, container):
+            held &= ~(_keeps(draft, other) if other.kind is not Kind.INIT else 0)
     if held.bit_count() <= count:
         return held
     ranks = _pool_ranks(draft, held) if container is None else _ranks(draft, container)
@@ -46,14 +50,22 @@ def held_cpus(draft: Draft, container: Container | None) -> int:
 def off_limits(draft: Draft, container: Container | None) -> int:
     """Return the CPU bits that others of the pod keep, and that this container cannot share."""
     bits = 0
-    if draft.seen is None or container is None:
-        return bits
-    for other in _exclusive(draft):
+    for other in _apart(draft, container) if container is not None else ():
+        bits |= _keeps(draft, other)
+    return bits
+
+
+def _apart(draft: Draft, container: Container) -> Iterator[Container]:
+    """Yield those with CPUs of their own that a container of a pod that runs cannot share them with."""
+    for other in _exclusive(draft) if draft.seen is not None else ():
         if other is not container and (
             draft.keeps_init_apart or _run_together(draft.pod, container, other)
         ):
-            bits |= keep(draft, other, draft.demand.cpus[other.name], within=-1)
-    return bits
+            yield other
+
+
+def _keeps(draft: Draft, container: Container) -> int:
+    return keep(draft, container, draft.demand.cpus[container.name], within=-1)
 
 
 def held_affinity(draft: Draft, container: str | None) -> Affinity | None:

@@ -1,5 +1,6 @@
 """A kubelet and a runtime make the cgroups; the agent finds them, and makes or removes none."""
 
+import errno
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
@@ -9,11 +10,13 @@ import pytest
 
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Container, Kind, PodUID
+from agent.errors import CgroupError
 from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
 from tests.reconciler.rig import (
     BEST_EFFORT,
     BURSTABLE,
     KUBEPODS,
+    WatchedKernel,
     World,
     annotated_pod,
     equal,
@@ -274,3 +277,36 @@ def test_the_memory_of_an_ended_init_container_is_free_again(world: KubeletWorld
     before = world.listed(pod).state.memory
     after = world.handle(PodChanged(replace(pod, ended_init=frozenset({"i"})))).state.memory
     assert after[0].tables["memory"].free > before[0].tables["memory"].free
+
+
+class UnlistableKernel(WatchedKernel):
+    """Refuses to list one cgroup."""
+
+    broken: CgroupPath | None = None
+
+    def children(self, path: CgroupPath) -> tuple[CgroupPath, ...]:
+        if path == self.broken:
+            raise CgroupError(str(path), errno.EIO, "list")
+        return super().children(path)
+
+
+def test_where_cgroups_cannot_be_listed_nothing_is_written_and_all_goes_on_later(
+    tmp_path: Path,
+) -> None:
+    world = KubeletWorld(two_sockets(), tmp_path, kernel_class=UnlistableKernel)
+    kernel = world.kernel
+    assert isinstance(kernel, UnlistableKernel)
+    world.listed(POOL)
+    pool = world.pod(BURSTABLE / "podpool")
+    world.container(pool, "c0")
+    world.handle(Tick())
+    kernel.broken = pool
+    kernel.writes.clear()
+
+    world.agent.handle(PodChanged(A), Tick())
+
+    assert any("EIO" in problem for problem in world.snapshots[-1].problems)
+    assert kernel.writes == []
+    kernel.broken = None
+    assert world.handle(Tick()).problems == ()
+    assert world.cpus(BURSTABLE) == "0-3,6-15"
