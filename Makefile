@@ -12,7 +12,7 @@ LIBRARY := $(PREFIX)/lib/numalet
 UNITS := $(PREFIX)/lib/systemd/system
 HERE := $(if $(DESTDIR),:,)
 
-.PHONY: run test vm-test lint fmt bench conformance install uninstall clean
+.PHONY: run test vm-test real-test lint fmt bench conformance image kustomize install uninstall clean
 
 run: $(VENV)/ready
 	@$(BIN)/numalet run --simulate deploy/examples/machine-2s-16c.yaml \
@@ -23,6 +23,9 @@ test: $(VENV)/ready
 
 vm-test: $(VENV)/ready
 	$(BIN)/pytest -m vm tests/vm
+
+real-test: $(VENV)/ready
+	hack/real-test
 
 lint: $(VENV)/ready
 	$(BIN)/ruff format --check agent hack tests
@@ -41,6 +44,14 @@ bench: $(VENV)/ready
 
 conformance: $(VENV)/ready
 	$(BIN)/python -m tests.conformance $(VECTORS)
+
+# IMAGE_OPTIONS=--debian makes the base image here, from Debian's packages.
+image:
+	hack/image $(IMAGE_OPTIONS)
+
+# Render what is in deploy/ by the real kustomize and helm, and judge it.
+kustomize: $(VENV)/deploy-tools
+	$(BIN)/pytest tests/deploy
 
 # A virtual environment of its own: no package of the system can break it, or be broken by it.
 install:
@@ -68,6 +79,10 @@ uninstall:
 
 clean:
 	rm -rf $(VENV)
+
+$(VENV)/deploy-tools: hack/deploy-tools $(VENV)/ready
+	hack/deploy-tools $(VENV)
+	touch $@
 
 $(VENV)/ready: pyproject.toml hack/setup
 	hack/setup $(VENV)

@@ -27,7 +27,7 @@ from agent.managed_node import Node
 from agent.memory_care import MemoryCare
 from agent.memory_mover import MemoryMover
 from agent.memory_watch import MemoryWatch
-from agent.node.bundles import Bundles
+from agent.node.bundles import Bundles, known_folders
 from agent.node.cgroup_watch import CgroupWatch
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
 from agent.node.hotplug import HotplugWatch
@@ -167,8 +167,8 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         layout=layout_of(place, config),
         reread=None
         if place.mode == "simulated"
-        else lambda: configure(options.config, read_topology())[1],
-        names=Bundles() if place.mode == KUBERNETES else None,
+        else lambda: configure(options.config, read_topology(config.host_root / "sys"))[1],
+        names=Bundles(known_folders(config.host_root)) if place.mode == KUBERNETES else None,
         watcher=_watch_cgroups(place, events, stack),
         journal=_journal(config),
         care=_care(place, config, events, stop, clock),

@@ -45,6 +45,7 @@ class Telling:
 class AgentConfig:
     """Everything that is configured; `load` makes it, and it holds after `fill_in`.
 
+    ``host_root`` is where this process sees the node's own files; its own paths are beside that.
     ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
     default CPU set.  ``coexistence`` is what to do beside another CPU manager, ``entitlement`` which
@@ -59,6 +60,7 @@ class AgentConfig:
     cgroup_driver: Literal["auto", "systemd", "cgroupfs"]
     cgroup_root: str
     pod_quota: bool
+    host_root: Path
     state_dir: Path
     status_socket: Path
     metrics_address: str
@@ -98,6 +100,7 @@ def load(path: Path | None) -> AgentConfig:
         cgroup_driver=kubelet.cgroup_driver,
         cgroup_root=kubelet.cgroup_root,
         pod_quota=own.departures.get(POD_QUOTA, True),
+        host_root=own.host_root,
         state_dir=own.state_dir,
         status_socket=own.status_socket,
         metrics_address=own.metrics_address,
@@ -326,6 +329,7 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "topologyManagerPolicyOptions": _pairs(policy.topology_options),
         "cgroupDriver": config.cgroup_driver,
         "cgroupRoot": config.cgroup_root,
+        "hostRoot": config.host_root,
         "stateDir": config.state_dir,
         "statusSocket": config.status_socket,
         "metricsAddress": config.metrics_address,

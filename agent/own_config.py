@@ -103,6 +103,7 @@ class AgentConfiguration(BaseModel):
 
     model_config = ConfigDict(extra="ignore", strict=True, alias_generator=to_camel)
 
+    host_root: Annotated[Path, BeforeValidator(_path)] = Path("/")
     state_dir: Annotated[Path, BeforeValidator(_state_path)] = Path("/var/lib/numalet")
     status_socket: Annotated[Path, BeforeValidator(_socket_path)] = Path("/run/numalet/status.sock")
     metrics_address: Annotated[str, BeforeValidator(_address)] = "127.0.0.1:9402"

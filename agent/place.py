@@ -10,13 +10,14 @@ from typing import Final, Literal
 
 import structlog
 
-from agent.config import AgentConfig
+from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
-from agent.node import cgroup_layout
+from agent.node import cgroup_layout, procfs
 from agent.node.cgroup_layout import CgroupLayout
 from agent.node.cgroupfs import CgroupFs
+from agent.node.inspection import CGROUPS
 from agent.node.node_memory import NodeMemory
 from agent.node.rivals import rivals
 from agent.node.sysfs import read_topology
@@ -25,7 +26,6 @@ from agent.simulation.kernel import SimulatedKernel
 from agent.simulation.machine import read_machine
 from agent.whatif import configure
 
-CGROUP_ROOT = Path("/sys/fs/cgroup")
 KUBERNETES: Final = "kubernetes"
 SIMULATED_DRIFT_INTERVAL_S = 1.0
 """A person who edits a file of the simulation wants to see the answer soon."""
@@ -90,9 +90,11 @@ def find_place(
     """
     if options.simulate is not None:
         return _simulated_place(options, options.simulate, stack)
-    topology = read_topology()
+    host = load(options.config).host_root
+    procfs.use_proc_root(host / "proc")
+    topology = read_topology(host / "sys")
     config, rules = configure(options.config, topology)
-    cgroups = CgroupFs(CGROUP_ROOT)
+    cgroups = CgroupFs(host / CGROUPS)
     observe = options.observe or config.observe
     if not observe:
         cgroups.check()
@@ -101,8 +103,8 @@ def find_place(
         mode=mode,
         topology=topology,
         cgroups=cgroups,
-        cgroup_root=CGROUP_ROOT,
-        memory=NodeMemory(),
+        cgroup_root=cgroups.root,
+        memory=NodeMemory(host / "sys"),
     )
     return place, config, rules
 
@@ -150,7 +152,7 @@ def other_managers(place: Place, config: AgentConfig) -> tuple[str, ...]:
     """Say who else places containers here; nothing is enforced over them unless that is forced."""
     if place.mode == "simulated":
         return ()
-    found = rivals(Path("/"), config.state_dir)
+    found = rivals(config.host_root, config.state_dir)
     for finding in found:
         log.warning("other_cpu_manager", what=finding.sentence, enforced=config.coexistence)
     if config.coexistence == "force":

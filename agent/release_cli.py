@@ -8,10 +8,10 @@ from agent.errors import EnvironmentProblem, LockedError
 from agent.giving_back import release as release_all
 from agent.node.cgroup_layout import SINGLE_HOST_SLICE
 from agent.node.cgroupfs import CgroupFs
+from agent.node.inspection import CGROUPS
 from agent.node.journal import Journal
 from agent.node.procfs import boot_id
 from agent.node.state_folder import StateFolderLock
-from agent.place import CGROUP_ROOT
 
 
 def release(state: StateOption = None, config: ConfigOption = None) -> None:
@@ -20,7 +20,8 @@ def release(state: StateOption = None, config: ConfigOption = None) -> None:
     The daemon must have been stopped.  Where the kernel does not take the old value, it says what
     stands there instead. The checkpoint stays: started again, numalet places every pod as before.
     """
-    folder = state or load(config).state_dir
+    loaded = load(config)
+    folder = state or loaded.state_dir
     lock = StateFolderLock(folder)
     try:
         lock.acquire()
@@ -31,7 +32,7 @@ def release(state: StateOption = None, config: ConfigOption = None) -> None:
         problem = journal.load()
         if problem:
             print(problem, file=sys.stderr)  # noqa: T201 - commands print
-        cgroups = CgroupFs(CGROUP_ROOT)
+        cgroups = CgroupFs(loaded.host_root / CGROUPS)
         cgroups.check()
         given = release_all(cgroups, journal, SINGLE_HOST_SLICE)
     finally:

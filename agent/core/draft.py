@@ -113,11 +113,13 @@ class Draft:
         return Refusal(TOPOLOGY_AFFINITY_ERROR, message)
 
     def has_given_up_memory(self, container: Container) -> bool:
-        """Tell whether an ordinary init container ended, and its memory went to others."""
+        """Tell whether an ordinary init container ended, and its memory went to others.
+
+        Of a pod that runs, one without memory is taken for such, though it may have had none.
+        """
         return (
             self.former is not None
             and container.kind is Kind.INIT
-            and bool(self.former.memory)
             and container.name not in self.former.memory
         )
 

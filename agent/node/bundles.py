@@ -52,6 +52,14 @@ KNOWN_FOLDERS = (
 """Where they are unless somebody moved them; k3s and RKE2 bring a containerd of their own."""
 
 
+def known_folders(host_root: Path) -> tuple[BundleFolder, ...]:
+    """Return where runtimes keep their bundles, if the node's own / is at ``host_root``."""
+    return tuple(
+        BundleFolder(runtime=known.runtime, path=host_root / known.path.relative_to("/"))
+        for known in KNOWN_FOLDERS
+    )
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BundleName:
     """What a runtime says of a container.

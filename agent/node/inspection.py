@@ -119,7 +119,9 @@ class _Inspector:
         hierarchy = CgroupFs(place, mountinfo=self.root / _MOUNTINFO)
         is_v2 = (place / "cgroup.controllers").exists()
         there = [path.relative for path in pods if (place / path.relative).is_dir()]
-        files = ("", "cgroup.subtree_control", *(f"{path}/cpuset.cpus" for path in there))
+        # Only where no kubelet has made the pods' cgroups will a directory be made at the top.
+        top = () if there else ("",)
+        files = (*top, "cgroup.subtree_control", *(f"{path}/cpuset.cpus" for path in there))
         return CgroupFacts(
             root=str(place),
             mount=_obstacle(hierarchy.check_mount),

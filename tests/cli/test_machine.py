@@ -78,7 +78,7 @@ def test_each_value_is_shown_with_where_it_came_from(numalet: Cli) -> None:
     assert found["cpuManagerPolicyOptions"] == ("full-pcpus-only=true", f"{config}:8")
     assert found["reservedMemory"] == ("node 0: memory=1Gi", f"{config}:14")
     assert found["driftInterval"] == ("10s", "default")
-    assert len(found) == 34
+    assert len(found) == 35
 
 
 def test_what_was_filled_in_says_why(numalet: Cli) -> None:

@@ -1,5 +1,6 @@
 """What `kubectl apply -k` applies, by the real kustomize and against Kubernetes' own schemas."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -86,6 +87,15 @@ def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> N
     made = output("kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", tmp_path)
 
     assert made != kustomized(DEPLOY / "base")
+
+
+def test_the_readme_names_what_is_there() -> None:
+    text = (DEPLOY / "README.md").read_text()
+    named = set(re.findall(r"\b(?:base|overlays|components|chart)/[a-z0-9/.-]*[a-z0-9]", text))
+
+    assert named
+    assert not {name for name in named if not (DEPLOY / name).exists()}
+    assert all(f"`{name}`" in text for name in OVERLAYS)
 
 
 def test_the_agent_reads_the_configuration(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A scripted API server beside an agent: `python -m tests.deploy.api_in_guest FOLDER`.
+"""A scripted API server beside an agent: `python -m tests.vm.node_api FOLDER`.
 
 FOLDER has the certificate, the token and pods.json, the pods of the node.  It prints a line when it
 listens, and runs until it is killed.
@@ -42,7 +42,8 @@ class NodeApi(ScriptedApiServer):
 
 def main() -> None:
     NodeApi(Path(sys.argv[1])).start()
-    print("listening", flush=True)
+    sys.stdout.write("listening\n")
+    sys.stdout.flush()
     threading.Event().wait()
 
 

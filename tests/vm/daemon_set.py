@@ -1,13 +1,12 @@
-"""The DaemonSet on a node, told in a guest: `python -m tests.deploy.node_story RESULTS`.
+"""The DaemonSet on a node, told in a guest: `python -m tests.vm.daemon_set RESULTS`.
 
-RESULTS has the image's file system (rootfs.tar) and what the host wrote: the DaemonSet, its configuration, and
-the image's.  The guest gets a node's cgroups, state files and bundles, and a pod with processes; runc
-starts the agent as containerd would.  What the kernel and the agents say goes to RESULTS/observed.json.
+RESULTS has the image's file system (rootfs.tar) and what the host wrote: the DaemonSet's pod, its
+configuration, and the image's.  The guest gets a node's cgroups, state files and bundles, and a pod
+with processes; runc starts the agent as containerd would.  What the kernel and the agents say goes to
+RESULTS/observed.json.
 """
 
 import json
-import os
-import shutil
 import subprocess
 import sys
 import time
@@ -20,7 +19,7 @@ from inotify_simple import INotify, flags  # type: ignore[import-untyped] # publ
 
 from agent.report.status import ask
 
-from .api_in_guest import PORT
+from .node_api import PORT
 from .oci import Cri
 
 CGROUPS = Path("/sys/fs/cgroup")
@@ -112,11 +111,11 @@ def values() -> dict[str, dict[str, str]]:
 
 @dataclass(kw_only=True)
 class Agent:
-    """One pod of the DaemonSet, in a network namespace of its own, with an API server in there."""
+    """One container of a pod, in a network namespace of its own; an API server can be in there."""
 
     name: str
     results: Path
-    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    process: "subprocess.Popen[bytes] | None" = None
 
     @property
     def log(self) -> Path:
@@ -125,19 +124,20 @@ class Agent:
     @property
     def run(self) -> Path:
         """The emptyDir of the socket."""
-        return Path("/tmp/volumes", self.name)  # noqa: S108 - a guest has no other users
+        return Path("/tmp/volumes", self.name)
 
     def inside(self, *words: str | Path) -> list[str | Path]:
         return ["ip", "netns", "exec", self.name, *words]
 
-    def create(self, default: Json, container: Json, pod: Json) -> None:
-        sh("ip", "netns", "add", self.name)
+    def serve_api(self) -> None:
         sh(*self.inside("ip", "link", "set", "lo", "up"))
-        server = self.inside(sys.executable, "-m", "tests.deploy.api_in_guest", self.results)
+        server = self.inside(sys.executable, "-m", "tests.vm.node_api", self.results)
         api = subprocess.Popen(server, stdout=subprocess.PIPE)
         assert api.stdout is not None
         assert api.stdout.readline(), "no API server"
-        self.processes.append(api)
+
+    def create(self, default: Json, container: Json, pod: Json) -> None:
+        sh("ip", "netns", "add", self.name)
         self.run.mkdir(parents=True)
         cri = Cri(
             default=default,
@@ -154,12 +154,12 @@ class Agent:
         )
         scope = f"kubepods-burstable-pod{self.name.replace('-', '_')}.slice"
         cgroup = f"/{BURSTABLE.relative_to(CGROUPS)}/{scope}/cri-containerd-{self.name}.scope"
-        cri.bundle(Path("/tmp/bundles", self.name), pod, container, cgroup=cgroup)  # noqa: S108
+        cri.bundle(Path("/tmp/bundles", self.name), pod, container, cgroup=cgroup)
 
     def start(self) -> None:
         with self.log.open("ab") as log:
             command = ["runc", "run", "--bundle", f"/tmp/bundles/{self.name}", self.name]
-            self.processes.append(subprocess.Popen(command, stdout=log, stderr=log))
+            self.process = subprocess.Popen(command, stdout=log, stderr=log)
 
     def get(self, path: str) -> str:
         """Return the answer of a probe, empty where there is none or it says no."""
@@ -183,7 +183,11 @@ class Agent:
 
     def stop(self) -> int:
         sh("runc", "kill", self.name, "TERM")
-        return self.processes[-1].wait(PATIENCE_S)
+        return self.wait()
+
+    def wait(self) -> int:
+        assert self.process is not None
+        return self.process.wait(PATIENCE_S)
 
 
 def containerd_default() -> Json:
@@ -229,9 +233,10 @@ class Story:
         first, second, last = (
             Agent(name=name, results=self.results) for name in ("agent-a", "agent-b", "agent-c")
         )
-        first.create(default, pod["containers"][0], pod)
-        second.create(default, pod["containers"][0], pod)
         last.create(default, release["initContainers"][0], release)
+        for agent in (first, second):
+            agent.create(default, pod["containers"][0], pod)
+            agent.serve_api()
 
         first.start()
         until("the first agent", lambda: first.get("/readyz") == "ok\n")
@@ -242,9 +247,17 @@ class Story:
         until("the late container's CPUs", lambda: late.read_text().strip() != "")
         self.observe("late", second)
         self.stages["command"] = sh("runc", "exec", second.name, "numalet", "status")
+        self.stages["doctor"] = self.doctor(second)
+        online = Path("/sys/devices/system/cpu/cpu7/online")
+        online.write_text("0")
+        until("the news of a CPU", lambda: "hardware_changed" in second.log.read_text())
+        self.stages["news"] = [
+            line for line in second.log.read_text().splitlines() if "hardware_changed" in line
+        ]
+        online.write_text("1")
         self.stages["stopped"] = second.stop()
         last.start()
-        self.stages["release"] = last.processes[-1].wait(PATIENCE_S)
+        self.stages["release"] = last.wait()
         self.stages["after"] = values()
 
     def roll_out(self, first: Agent, second: Agent) -> None:
@@ -255,14 +268,23 @@ class Story:
                     watch.add_watch(CGROUPS / path / file, flags.MODIFY)
             second.start()
             until("that it waits", lambda: "waiting_for_lock" in second.log.read_text())
+            until("that it answers", lambda: second.get("/healthz") != "")
             self.stages["waiting"] = {
+                "healthz": second.get("/healthz"),
                 "readyz": second.get("/readyz"),
-                "other": first.get("/readyz"),
+                "first": first.get("/readyz"),
             }
             self.stages["first"] = first.stop()
             until("the second agent", lambda: second.get("/readyz") == "ok\n")
             self.stages["changes"] = len(watch.read(timeout=2000))
         self.observe("taken over", second)
+
+    def doctor(self, agent: Agent) -> list[Json]:
+        """Return the findings of a check-up from inside."""
+        words = ("--root", "/host", "--config", "/etc/numalet/config.yaml", "-o", "json")
+        said = sh("runc", "exec", agent.name, "numalet", "doctor", *words, check=False)
+        findings: list[Json] = json.loads(said)["findings"]
+        return findings
 
     def observe(self, stage: str, agent: Agent) -> None:
         self.stages[stage] = {
@@ -275,7 +297,6 @@ class Story:
 
 def main() -> None:
     story = Story(results=Path(sys.argv[1]))
-    os.environ["PATH"] += ":/usr/sbin:/sbin"
     try:
         story.tell()
     finally:

@@ -54,9 +54,9 @@ class Cri:
     def _process(self, container: Json) -> Json:
         security = container["securityContext"]
         assert security["capabilities"] == {"drop": ["ALL"]}
-        environment = dict(e.split("=", 1) for e in self.image["Env"]) | self.environment
-        for variable in container.get("env", ()):
-            environment[variable["name"]] = self.environment[variable["name"]]
+        environment = dict(e.split("=", 1) for e in self.image["Env"])
+        environment.update(self.environment)
+        assert {variable["name"] for variable in container.get("env", ())} <= environment.keys()
         words = [*self.image["Entrypoint"], *container["args"]]
         for name, value in environment.items():
             words = [word.replace(f"$({name})", value) for word in words]
