@@ -21,8 +21,10 @@ into it (a specification that the API server refuses) until its state file is de
 MORE_THAN_8_NODES = "more_than_8_nodes"
 """More than 8 NUMA nodes need no option.  With ``distribute-cpus-across-numa`` above 8 CPU-bearing
 nodes a polynomial rule (`agent.core.distribute`) replaces the kubelet's walk over all combinations; with
-``prefer-closest-numa-nodes`` and 15 nodes or more the search for the closest ends after
-`agent.core.masks.PATIENCE` branches with the best found so far."""
+``prefer-closest-numa-nodes`` and 15 nodes or more the search for the closest (`agent.core.closest`) is
+bounded.  Up to 4 nodes are always the closest, and more where the search comes to an end in its bounds, as
+it does on evenly built and evenly used machines of sockets and boards; otherwise they are as close as sets
+grown node by node and improved by swaps of two, or closer."""
 
 NO_PANIC = "no_panic"
 """NUMA node ids above 63, sparse ids with ``prefer-closest-numa-nodes`` (the id is used as a position

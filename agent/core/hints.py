@@ -8,21 +8,21 @@ combinations.
 """
 
 import functools
-import operator
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 
+from agent.core.closest import closest
+from agent.core.intersections import Intersections
 from agent.core.masks import (
     Distances,
     Loose,
-    ascending,
-    closest,
-    lowest,
+    Search,
     node_bits,
     smallest_size,
     total_distance,
 )
+from agent.core.spread import Spread
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -48,7 +48,14 @@ class HintList:
         """Tell whether a hint with this mask is preferred."""
         if mask.bit_count() == self.preferred_size:
             return True
-        return bool(self.preferred_sockets) and self._sockets(mask) == self.preferred_sockets
+        return self.spread is not None and self.spread.admits(mask)
+
+    @property
+    def spread(self) -> Spread | None:
+        """The masks that are preferred for the number of sockets they touch."""
+        if not self.preferred_sockets:
+            return None
+        return Spread(self.preferred_sockets, self.sockets_of_node)
 
     def has_superset(self, mask: int) -> bool:
         """Tell whether some hint contains all nodes of ``mask``."""
@@ -86,12 +93,6 @@ class HintList:
                 mask = sum(members)
                 if self.contains(mask):
                     yield mask, self.prefers(mask)
-
-    def _sockets(self, mask: int) -> int:
-        sockets = 0
-        for bit in node_bits(mask):
-            sockets |= self.sockets_of_node.get(bit, 0)
-        return sockets.bit_count()
 
 
 @dataclass(frozen=True, slots=True)
@@ -164,58 +165,35 @@ class Merger:
         fixed = {h.preferred_size for h in lists if not h.preferred_sockets}
         if len(fixed) > 1:
             return None
-        sizes = fixed or range(1, self.full.bit_count() + 1)
         listed = {m for h in lists for m in h.listed if all(g.contains(m) for g in lists)}
+        listed = {m for m in listed if all(h.prefers(m) for h in lists)}
         loose = lists[0].loose
         for h in lists[1:]:
             loose = loose & h.loose if loose is not None and h.loose is not None else None
-        for size in sorted(sizes):
-            found = set(listed)
-            if loose is not None:
-                found |= self._preferred_in_scopes(loose, lists, size)
-            best = self._best(None, found, size, lambda m: all(h.prefers(m) for h in lists))
+        searches = [Search(loose, spread=s) for s in (None, *_spreads(lists, 0))] if loose else []
+        for size in sorted(fixed) or range(1, self.full.bit_count() + 1):
+            wanted: list[Spread | None] = [*_spreads(lists, size)]
+            best = self._best([s for s in searches if s.spread in (wanted or [None])], listed, size)
             if best is not None:
                 return best
         return None
 
-    def _preferred_in_scopes(self, loose: Loose, lists: Sequence[HintList], size: int) -> set[int]:
-        masks = (
-            self._best(
-                loose & Loose(scope, ()), set(), size, lambda m: all(h.prefers(m) for h in lists)
-            )
-            for scope in self._scopes(lists, size)
-        )
-        return {m for m in masks if m is not None}
-
-    def _scopes(self, lists: Sequence[HintList], size: int) -> list[int]:
-        """Return where to look for preferred masks: everywhere, or in as many sockets as preferred."""
-        h = next((h for h in lists if h.preferred_sockets and h.preferred_size != size), None)
-        if h is None:
-            return [self.full]
-        by_socket: dict[int, int] = {}
-        for node, sockets in h.sockets_of_node.items():
-            for socket in node_bits(sockets):
-                by_socket[socket] = by_socket.get(socket, 0) | node
-        largest = sorted((nodes.bit_count() for nodes in by_socket.values()), reverse=True)
-        most_sockets = size * max(sockets.bit_count() for sockets in h.sockets_of_node.values())
-        if size > sum(largest[: h.preferred_sockets]) or most_sockets < h.preferred_sockets:
-            return []
-        return [
-            functools.reduce(operator.or_, nodes)
-            for nodes in combinations(by_socket.values(), h.preferred_sockets)
-        ]
-
     def _best(
-        self, loose: Loose | None, listed: set[int], size: int, accept: Callable[[int], bool]
+        self,
+        searches: Sequence[Search],
+        listed: set[int],
+        size: int,
+        accept: Callable[[int], bool] | None = None,
     ) -> int | None:
-        """Return the best accepted mask of one size out of a family and some listed masks."""
-        found = [m for m in listed if m.bit_count() == size and accept(m)]
-        if loose is not None:
-            if self.distances is None:
-                mask = lowest(loose, size, accept)
-            else:
-                mask = closest(loose, size, self.distances, accept)
-            found += [] if mask is None else [mask]
+        """Return the best mask of one size: of the listed ones, or that all searches would find."""
+        found = [m for m in listed if m.bit_count() == size]
+        if searches and all(search.can(size) for search in searches):
+            if len(searches) > 1:
+                accept = functools.partial(_have_spreads, searches)
+            first = searches[0].lowest(size, accept)
+            if first is not None and self.distances is not None:
+                first = closest(searches[0], first, self.distances, accept)
+            found += [] if first is None else [first]
         if self.distances is None:
             return min(found, default=None)
         distances = self.distances
@@ -223,7 +201,7 @@ class Merger:
 
     def _best_other(self, copies: Sequence[HintList]) -> int | None:
         """Return the best mask that is the intersection of one hint of each list."""
-        wanted = max(h.smallest() or 0 for h in copies)
+        wanted = max(h.smallest() or 0 for i, h in enumerate(copies) if copies.index(h) == i)
         most = self.full.bit_count()
         for size in (*range(wanted, 0, -1), *range(wanted + 1, most + 1)):
             best = self._best_intersection(copies, size)
@@ -235,18 +213,24 @@ class Merger:
         """Return the best intersection with ``size`` nodes."""
         found: set[int] = set()
         for left, families in self._regions(copies, size):
-            if not families:
+            if not families or left.bit_count() == size:
                 found.add(left)
                 continue
-            if len(families) == 1:
-                # Its mask may go on outside, where the others let nothing through.
-                best = self._best(families[0].inside(left), set(), size, lambda _: True)
-            else:
-                best = self._best(
-                    Loose(left, ()), set(), size, lambda m: is_intersection(m, copies)
-                )
+            best = self._best_common(left, families, size)
             found |= set() if best is None else {best}
-        return self._best(None, found, size, lambda _: True)
+        return self._best([], found, size)
+
+    def _best_common(self, left: int, families: Sequence[Loose], size: int) -> int | None:
+        """Return the best mask that one hint of each family leaves of some nodes."""
+        if len(families) == 1:
+            # Its mask may go on outside, where the others let nothing through.
+            return self._best([Search(families[0].inside(left))], set(), size)
+        common = Intersections(left, families, size)
+        first = common.lowest()
+        if first is None or self.distances is None:
+            return first
+        accept = None if common.are_all else common.admits
+        return closest(Search(Loose(left, ())), first, self.distances, accept)
 
     def _regions(
         self, copies: Sequence[HintList], size: int
@@ -256,67 +240,34 @@ class Merger:
         Each list gives a listed mask or one of its family.  Yielded is what the listed masks and
         the families' universes leave, with the families that may cut more out of it.
         """
-        regions: set[tuple[int, frozenset[int]]] = {(self.full, frozenset())}
-        for i, h in enumerate(copies):
-            choices = [(m, frozenset[int]()) for m in h.listed]
-            if h.loose is not None and h.loose.admits(h.loose.universe):
-                choices.append((h.loose.universe, frozenset({i})))
-            regions = {
-                (left & mask, families | family)
-                for left, families in regions
-                for mask, family in choices
-                if (left & mask).bit_count() >= size
-            }
-        for left, families in regions:
-            cutting = (copies[i].loose for i in families)
-            yield left, [loose for loose in cutting if loose is not None]
+        regions: dict[int, set[tuple[int, ...]]] = {self.full: {()}}
+        for h in copies:
+            first = copies.index(h)
+            narrowed: dict[int, set[tuple[int, ...]]] = {}
+            universe = h.loose.universe if h.loose and h.loose.admits(h.loose.universe) else 0
+            for left, ways in regions.items():
+                for mask in h.listed:
+                    if (left & mask).bit_count() >= size:
+                        narrowed.setdefault(left & mask, set()).update(ways)
+                if (left & universe).bit_count() >= size:
+                    by_family = ((*families, first) for families in ways)
+                    narrowed.setdefault(left & universe, set()).update(by_family)
+            regions = narrowed
+        for left, ways in regions.items():
+            for families in ways:
+                cutting = (copies[i].loose for i in families)
+                yield left, [loose for loose in cutting if loose is not None]
 
 
-def is_intersection(mask: int, lists: Sequence[HintList]) -> bool:
-    """Tell whether one hint of each list can be chosen so that together they leave exactly ``mask``.
-
-    If the mask itself is a hint of one list, the others only need hints around it.  Otherwise hints
-    around it are chosen list by list, smallest first, until what they share outside is gone; a
-    family that is closed upwards goes last, since there one look answers.
-    """
-    if not all(h.has_superset(mask) for h in lists):
-        return False
-    if any(h.contains(mask) for h in lists):
-        return True
-    ordered = sorted(lists, key=lambda h: (not h.listed and h.loose is not None, id(h)))
-    everything = 0
-    for h in ordered:
-        for m in (*h.listed, h.loose.universe if h.loose is not None else 0):
-            everything |= m
-    return _can_leave(mask, everything, ordered)
+def _have_spreads(searches: Sequence[Search], mask: int) -> bool:
+    """Tell whether a mask is spread as all these searches want it."""
+    return all(s.spread is None or s.spread.admits(mask) for s in searches)
 
 
-def _can_leave(mask: int, shared: int, lists: Sequence[HintList]) -> bool:
-    """Tell whether hints of ``lists`` can cut ``shared`` down to ``mask``."""
-    if shared == mask:
-        return True
-    if not lists:
-        return False
-    h, rest = lists[0], lists[1:]
-    if not rest:
-        # The largest mask of a closed family that meets `shared` in nothing but `mask`.
-        widest = h.loose.universe & ~shared | mask if h.loose is not None else 0
-        return (h.loose is not None and h.loose.admits(widest)) or any(
-            m & shared == mask for m in h.listed
-        )
-    return any(_can_leave(mask, shared & m, rest) for m in _around(mask, h))
-
-
-def _around(mask: int, h: HintList) -> Iterator[int]:
-    """Yield the smallest hints of a list that contain ``mask``."""
-    yield from (m for m in h.listed if not mask & ~m)
-    loose = h.loose
-    if loose is None or mask & ~loose.universe:
-        return
-    around = Loose(loose.universe, loose.sums, loose.must | mask, loose.least)
-    found: list[int] = []
-    for size in range(mask.bit_count(), loose.universe.bit_count() + 1):
-        for m in ascending(around, size):
-            if not any(not smaller & ~m for smaller in found):
-                found.append(m)
-                yield m
+def _spreads(lists: Sequence[HintList], size: int) -> list[Spread]:
+    """Return the spreads that a mask of this size needs to be preferred in every list."""
+    wanted: list[Spread] = []
+    for h in lists:
+        if h.preferred_size != size and h.spread is not None and h.spread not in wanted:
+            wanted.append(h.spread)
+    return wanted

@@ -9,17 +9,18 @@ so 64 nodes cost no more patience than 2.
 
 import operator
 from bisect import bisect_left
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import NamedTuple
+
+from agent.core.spread import Room, Spread, Touching
 
 Distances = Mapping[int, Mapping[int, int]]
 """Distance from node to node, both directions and to itself."""
 
-PATIENCE = 1 << 14
-"""So many branches are looked at for the closest mask before the best so far is good enough."""
-
-_MOST_VECTORS = 32
+MOST_VECTORS = 32
+"""So many sums at most are kept apart; a search then looks into a branch in vain, but overlooks none."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,12 +89,12 @@ def node_bits(mask: int) -> list[int]:
 
 def ascending(family: Loose, size: int) -> Iterator[int]:
     """Yield the family's masks of ``size`` nodes in ascending numerical order."""
-    if size < max(1, family.least) or family.must & ~family.universe:
-        return iter(())
-    if size == 1:
-        return (bit for bit in node_bits(family.universe) if family.admits(bit))
-    search = _Search(family)
-    return search.masks(len(search.nodes), size - family.must.bit_count(), family.must)
+    return Search(family).masks(size)
+
+
+def lowest(family: Loose, size: int) -> int | None:
+    """Return the family's numerically lowest mask of ``size`` nodes, or None."""
+    return Search(family).lowest(size)
 
 
 def smallest_size(family: Loose) -> int | None:
@@ -105,11 +106,8 @@ def smallest_size(family: Loose) -> int | None:
     low = max(1, family.least, family.must.bit_count(), *fewest)
     if len(fewest) == 1 and not family.must:
         return low
-    return next(
-        size
-        for size in range(low, len(nodes) + 1)
-        if next(ascending(family, size), None) is not None
-    )
+    search = Search(family)
+    return next(s for s in range(low, len(nodes) + 1) if search.lowest(s) is not None)
 
 
 def _fewest(wanted: Sum, nodes: Iterable[int]) -> int:
@@ -118,33 +116,109 @@ def _fewest(wanted: Sum, nodes: Iterable[int]) -> int:
     return bisect_left(list(accumulate(largest)), wanted.need) + 1
 
 
-class _Search:
-    """Depth first from the highest node down, leaving a node out before taking it in.
+class Partial(NamedTuple):
+    """A mask on its way: its sums, the sockets it touches, and how many it is to touch more."""
 
-    The nodes that a mask must contain are in it from the start.
+    mask: int
+    have: tuple[int, ...]
+    touched: int
+    more: int
+
+
+class Search:
+    """Depth first from the last node to the first, leaving a node out before taking it in.
+
+    The nodes that a mask must contain are in it from the start.  With a spread only masks that have
+    it are looked for.
     """
 
-    def __init__(self, family: Loose) -> None:
-        self.needs = [s.need for s in family.sums]
-        self.sums = family.sums
-        self.nodes = node_bits(family.universe & ~family.must)
+    def __init__(
+        self, family: Loose, nodes: Sequence[int] | None = None, spread: Spread | None = None
+    ) -> None:
+        self.family = family
+        self.spread = spread
+        self.needs = tuple(s.need for s in family.sums)
+        self.nodes = node_bits(family.universe & ~family.must) if nodes is None else nodes
         self.amounts = [tuple(s.amounts.get(bit, 0) for s in family.sums) for bit in self.nodes]
-        self.reached: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self._columns = [*zip(*self.amounts, strict=True)] or [()] * len(self.needs)
+        self._reached: dict[tuple[int, int], list[tuple[int, ...]]] = {}
+        self._most_alone: dict[int, list[list[int]]] = {}
+        self._touching: Touching | None = None
+        self._room: Room | None = None
+        if spread is not None:
+            self._touching = Touching(spread, self.nodes)
+            self._room = Room(self._touching, self.nodes, self.amounts)
 
-    def masks(self, end: int, size: int, mask: int) -> Iterator[int]:
-        """Yield the family's masks that add ``size`` of the first ``end`` nodes to ``mask``."""
-        if not self.can(end, size, mask):
-            return
-        if size == 0:
-            yield mask
-            return
-        yield from self.masks(end - 1, size, mask)
-        yield from self.masks(end - 1, size - 1, mask | self.nodes[end - 1])
+    def lowest(self, size: int, accept: Callable[[int], bool] | None = None) -> int | None:
+        """Return the first mask of ``size`` nodes that is accepted, or None."""
+        return next((m for m in self.masks(size) if accept is None or accept(m)), None)
 
-    def can(self, end: int, size: int, mask: int) -> bool:
-        """Tell whether adding ``size`` of the first ``end`` nodes to ``mask`` can meet all sums."""
-        missing = [s.need - s.of(mask) for s in self.sums]
-        return any(all(map(operator.ge, most, missing)) for most in self.most(end, size))
+    def masks(self, size: int) -> Iterator[int]:
+        """Yield the masks of ``size`` nodes, in ascending numerical order if the nodes are."""
+        family = self.family
+        if size < max(1, family.least) or family.must & ~family.universe:
+            return
+        if size == 1 and self.spread is None:
+            yield from (bit for bit in node_bits(family.universe) if family.admits(bit))
+            return
+        start = self.start()
+        ahead = [(len(self.nodes), size - start.mask.bit_count(), start)]
+        while ahead:
+            end, missing, partial = ahead.pop()
+            if not self.reaches(end, missing, partial):
+                continue
+            if missing == 0:
+                yield partial.mask
+                continue
+            ahead.append((end - 1, missing - 1, self._taking(end - 1, partial)))
+            ahead.append((end - 1, missing, partial))
+
+    def can(self, size: int) -> bool:
+        """Tell whether there can be a mask of ``size`` nodes.
+
+        It is sure for one sum; where several bind, a mask may turn out not to exist.
+        """
+        start = self.start()
+        missing = size - start.mask.bit_count()
+        return self.reaches(len(self.nodes), missing, start)
+
+    def start(self) -> Partial:
+        """Return the mask with nothing but the nodes that it must contain."""
+        must = self.family.must
+        touched, more = (0, 0) if self._touching is None else self._touching.by(must)
+        return Partial(must, tuple(s.of(must) for s in self.family.sums), touched, more)
+
+    def reaches(self, end: int, missing: int, partial: Partial) -> bool:
+        """Tell whether ``missing`` of the first ``end`` nodes can make up what a mask lacks."""
+        if not self.may_reach(end, missing, partial.have):
+            return False
+        lacks = tuple(map(operator.sub, self.needs, partial.have))
+        if len(lacks) > 1 and not any(
+            all(map(operator.ge, most, lacks)) for most in self.most(end, missing)
+        ):
+            return False
+        touched, more = partial.touched, partial.more
+        return self._room is None or self._room.reaches(end, missing, lacks, touched, more)
+
+    def may_reach(self, end: int, missing: int, have: Sequence[int]) -> bool:
+        """Tell whether ``missing`` of the first ``end`` nodes can make up each sum for itself."""
+        if not 0 <= missing <= end:
+            return False
+        most = self._most_alone.get(end)
+        if most is None:
+            largest = (sorted(amounts[:end], reverse=True) for amounts in self._columns)
+            most = self._most_alone[end] = [[0, *accumulate(amounts)] for amounts in largest]
+        return all(
+            had + total[missing] >= need
+            for had, total, need in zip(have, most, self.needs, strict=True)
+        )
+
+    def _taking(self, i: int, partial: Partial) -> Partial:
+        mask, have, touched, more = partial
+        if self._touching is not None:
+            touched, more = self._touching.adding(i, touched, more)
+        have = tuple(map(operator.add, have, self.amounts[i]))
+        return Partial(mask | self.nodes[i], have, touched, more)
 
     def most(self, end: int, size: int) -> list[tuple[int, ...]]:
         """Return the sums that ``size`` of the first ``end`` nodes reach and no others exceed.
@@ -153,108 +227,37 @@ class _Search:
         """
         if not 0 < size <= end:
             return [] if size else [(0,) * len(self.needs)]
-        found = self.reached.get((end, size))
+        found = self._reached.get((end, size))
         if found is None:
             amounts = self.amounts[end - 1]
             taking = [
                 tuple(map(min, self.needs, map(operator.add, others, amounts)))
                 for others in self.most(end - 1, size - 1)
             ]
-            found = _unexceeded(taking + self.most(end - 1, size))
-            self.reached[end, size] = found
+            found = unexceeded(taking + self.most(end - 1, size), MOST_VECTORS)
+            self._reached[end, size] = found
         return found
 
 
-def _unexceeded(vectors: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+def unexceeded(
+    vectors: Iterable[tuple[int, ...]], most: int | None = None
+) -> list[tuple[int, ...]]:
     """Return the vectors that no other one equals or exceeds in every place.
 
-    Where they are many, the last ones are replaced by one that exceeds them: the search then looks
-    into a branch in vain, but overlooks none.
+    Where they are more than ``most``, the last ones are replaced by one that exceeds them.
     """
     kept: list[tuple[int, ...]] = []
     for vector in sorted(set(vectors), reverse=True):
-        if not any(all(map(operator.ge, other, vector)) for other in kept):
+        # Of pairs in this order, the last one kept has the larger second number of all.
+        others = kept if vector[2:] else kept[-1:]
+        if not any(all(map(operator.ge, other, vector)) for other in others):
             kept.append(vector)
-    if len(kept) > _MOST_VECTORS:
-        kept[_MOST_VECTORS - 1 :] = [tuple(map(max, *kept[_MOST_VECTORS - 1 :]))]
+    if most is not None and len(kept) > most:
+        kept[most - 1 :] = [tuple(map(max, *kept[most - 1 :]))]
     return kept
-
-
-def lowest(family: Loose, size: int, accept: Callable[[int], bool] | None = None) -> int | None:
-    """Return the numerically lowest mask of ``size`` nodes that is accepted, or None."""
-    return next((m for m in ascending(family, size) if accept is None or accept(m)), None)
 
 
 def total_distance(mask: int, distances: Distances) -> int:
     """Return the sum of distances over all ordered pairs of the mask's nodes, itself included."""
     bits = node_bits(mask)
     return sum(distances[a][b] for a in bits for b in bits)
-
-
-def closest(
-    family: Loose, size: int, distances: Distances, accept: Callable[[int], bool] | None = None
-) -> int | None:
-    """Return the accepted mask of ``size`` nodes with the smallest average distance, or None.
-
-    Among equals the lowest mask wins (``HintMerger`` with ``prefer-closest-numa-nodes``).  Masks are
-    grown node by node; a branch ends where even the nearest further nodes could not beat the best.
-    After `PATIENCE` branches the best so far counts, which fewer than 15 nodes cannot reach.
-    """
-    if size < max(1, family.least) or family.must & ~family.universe:
-        return None
-    search = _Closest(family, distances, accept)
-    must = node_bits(family.must)
-    added = {
-        n: distances[n][n] + sum(distances[n][m] + distances[m][n] for m in must)
-        for n in search.nodes
-    }
-    cost = total_distance(family.must, distances)
-    search.grow(len(search.nodes), size - len(must), family.must, cost, added)
-    return search.best
-
-
-class _Closest(_Search):
-    """The same search by branch and bound."""
-
-    def __init__(
-        self, family: Loose, distances: Distances, accept: Callable[[int], bool] | None
-    ) -> None:
-        super().__init__(family)
-        self.distances = distances
-        self.accept = accept
-        self.best: int | None = None
-        self.best_cost = 0
-        self.patience = PATIENCE
-        self.nearest = {
-            n: [0, *accumulate(sorted(distances[n][m] for m in self.nodes if m != n))]
-            for n in self.nodes
-        }
-
-    def grow(self, end: int, missing: int, mask: int, cost: int, added: Mapping[int, int]) -> None:
-        """Look at the masks that add ``missing`` of the first ``end`` nodes to ``mask``.
-
-        ``cost`` is the total distance of ``mask``, ``added`` what each further node adds to it.
-        """
-        self.patience -= 1
-        if self.is_beaten(end, missing, cost, added) or not self.can(end, missing, mask):
-            return
-        if missing == 0:
-            if self.accept is None or self.accept(mask):
-                self.best, self.best_cost = mask, cost
-            return
-        bit, distances = self.nodes[end - 1], self.distances
-        self.grow(end - 1, missing, mask, cost, added)
-        further = {
-            n: added[n] + distances[n][bit] + distances[bit][n] for n in self.nodes[: end - 1]
-        }
-        self.grow(end - 1, missing - 1, mask | bit, cost + added[bit], further)
-
-    def is_beaten(self, end: int, missing: int, cost: int, added: Mapping[int, int]) -> bool:
-        """Tell whether nothing that is closer than the best can be grown, or patience is over.
-
-        Each further node is at least so far from those chosen, and from the others to come.
-        """
-        if self.best is None:
-            return False
-        apart = sorted(added[n] + self.nearest[n][missing - 1] for n in self.nodes[:end])
-        return self.patience < 0 or cost + sum(apart[:missing]) >= self.best_cost

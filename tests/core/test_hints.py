@@ -1,18 +1,15 @@
 """Hints and merges against their enumeration (`tests.core.brute_force`)."""
 
-import sys
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from types import FrameType, ModuleType
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from agent.core import hints, masks
 from agent.core.cpu_allocation import cpu_hints
 from agent.core.cpuset import CPUSet, NodeSet
-from agent.core.hints import UNSATISFIABLE, HintList, Merged, Merger, Offer, is_intersection
+from agent.core.hints import UNSATISFIABLE, HintList, Merged, Merger, Offer
 from agent.core.masks import Loose, Sum
 from agent.core.memory import memory_hints
 from agent.core.pods import MEMORY
@@ -24,6 +21,7 @@ from tests.strategies import HUGE, machine, memory_tables, odd_machines
 
 from . import brute_force
 from .brute_force import Hint, Nodes
+from .test_masks_spread import calls
 
 few_nodes = odd_machines(max_nodes=5)
 more_nodes = odd_machines(min_nodes=6, max_nodes=7, most_cores=2)
@@ -217,17 +215,6 @@ def test_lists_that_no_manager_makes_are_merged_by_the_same_rules(offers: list[O
     assert (nodes_of(single.mask), single.preferred) == expected
 
 
-@given(masks_of_some, st.lists(any_lists, min_size=1, max_size=3))
-@settings(max_examples=400, deadline=None)
-def test_an_intersection_is_what_some_choice_of_hints_leaves(
-    mask: int, lists: list[HintList]
-) -> None:
-    left = {(1 << NODES) - 1}
-    for each in lists:
-        left = {common & hint for common in left for hint, _ in each.enumerate()}
-    assert is_intersection(mask, lists) == (mask in left)
-
-
 @given(questions(few_nodes))
 @settings(max_examples=100, deadline=None)
 def test_the_merged_hint_is_one_that_every_preferred_list_has(question: Question) -> None:
@@ -323,33 +310,9 @@ def test_closer_nodes_are_preferred_to_lower_ones_only_on_demand() -> None:
     assert Merger(0b1111, distances).merge(offers) == Merged(0b1001, preferred=True)
 
 
-def test_a_mask_that_no_choice_leaves_is_no_intersection() -> None:
-    everything = at_least(3, of=3)
-    assert not is_intersection(0b011, [everything, everything])
-    assert not is_intersection(0b011, [at_least(1, of=1), everything])
-
-
 # How many calls a merge may take on a big machine: all masks of 64 nodes are 18 million million
 # million; a search that loses its cuts is far beyond this at once.
-FEW_CALLS = 200_000
-
-
-def calls_in(modules: Iterable[ModuleType], work: Callable[[], object]) -> int:
-    """Count the calls of functions of these modules, and resumptions of their generators."""
-    files = {module.__file__ for module in modules}
-    count = 0
-
-    def on_event(frame: FrameType, event: str, _: object) -> None:
-        nonlocal count
-        count += event == "call" and frame.f_code.co_filename in files
-
-    before = sys.getprofile()
-    sys.setprofile(on_event)
-    try:
-        work()
-    finally:
-        sys.setprofile(before)
-    return count
+FEW_CALLS = 60_000
 
 
 def fragmented(topology: NodeTopology, tenths_free: int) -> int:
@@ -392,4 +355,4 @@ def test_big_machines_visit_few_masks(
                 offers = [Offer("cpu", ("cpu",), cpu), Offer("memory", tuple(request), memory)]
                 assert Merger(rules.node_mask, rules.distances).merge(offers).mask
 
-            assert calls_in((masks, hints), decide) < FEW_CALLS, (count, need)
+            assert calls(decide) < FEW_CALLS, (count, need)

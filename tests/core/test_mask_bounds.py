@@ -1,15 +1,11 @@
 """What keeps the searches short on big machines, and that it overlooks nothing."""
 
-from collections.abc import Iterable
-from itertools import count
-
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from agent.core import masks
 from agent.core.hints import HintList, Merger
-from agent.core.masks import Loose, Sum, ascending, closest, lowest, smallest_size, total_distance
+from agent.core.masks import Loose, Sum, ascending, lowest, smallest_size
 
 NODES = 5
 FULL = (1 << NODES) - 1
@@ -82,52 +78,8 @@ def test_many_ways_to_trade_one_amount_for_another_stay_few_and_hide_no_mask() -
     traded = Sum({1 << n: 3**n % 101 for n in range(nodes)}, 380)
     against = Sum({1 << n: 101 - 3**n % 101 for n in range(nodes)}, 380)
     family = Loose((1 << nodes) - 1, (traded, against))
-    search = masks._Search(family)
+    search = masks.Search(family)
 
-    assert len(search.most(nodes, 8)) <= masks._MOST_VECTORS
+    assert len(search.most(nodes, 8)) <= masks.MOST_VECTORS
     expected = min(m for m in range(1 << nodes) if m.bit_count() == 8 and family.admits(m))
     assert lowest(family, 8) == expected
-
-
-def torus(width: int) -> dict[int, dict[int, int]]:
-    """Return the distances of nodes in a ring of rings: ten, and six more a hop."""
-
-    def hops(a: int, b: int) -> int:
-        steps = (abs(a % width - b % width), abs(a // width - b // width))
-        return sum(min(step, width - step) for step in steps)
-
-    nodes = range(width * width)
-    return {1 << a: {1 << b: 10 + 6 * hops(a, b) for b in nodes} for a in nodes}
-
-
-def test_where_patience_ends_the_answer_is_a_member_and_not_the_first_one() -> None:
-    distances = torus(6)
-    family = Loose((1 << 36) - 1, (Sum({1 << n: 2 + n % 3 for n in range(36)}, 39),))
-    looks = count()
-
-    def accept(_: int) -> bool:
-        next(looks)
-        return True
-
-    found = closest(family, 12, distances, accept)
-
-    assert found is not None
-    assert family.admits(found)
-    assert found.bit_count() == 12
-    assert next(looks) < masks.PATIENCE
-    first = lowest(family, 12)
-    assert first is not None
-    assert total_distance(found, distances) < total_distance(first, distances)
-
-
-def branches(end: int, missing: int) -> Iterable[int]:
-    """Yield one for each branch of a search without any cut."""
-    yield 1
-    if 0 < missing <= end:
-        yield from branches(end - 1, missing)
-        yield from branches(end - 1, missing - 1)
-
-
-@pytest.mark.parametrize("size", [6, 7, 8])
-def test_patience_is_longer_than_any_search_on_14_nodes(size: int) -> None:
-    assert sum(branches(14, size)) < masks.PATIENCE

@@ -1,15 +1,17 @@
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from agent.core.closest import closest
 from agent.core.masks import (
+    Distances,
     Loose,
+    Search,
     Sum,
     ascending,
-    closest,
     lowest,
     node_bits,
     smallest_size,
@@ -46,6 +48,17 @@ def members(family: Loose, size: int) -> Sequence[int]:
     )
 
 
+def nearest(
+    family: Loose,
+    size: int,
+    distances: Distances,
+    accept: Callable[[int], bool] | None = None,
+) -> int | None:
+    search = Search(family)
+    first = search.lowest(size, accept)
+    return None if first is None else closest(search, first, distances, accept)
+
+
 tables = st.lists(
     st.lists(st.integers(1, 4), min_size=NODES, max_size=NODES), min_size=NODES, max_size=NODES
 ).map(lambda rows: {1 << a: {1 << b: d for b, d in enumerate(row)} for a, row in enumerate(rows)})
@@ -75,7 +88,7 @@ def test_the_closest_member_has_the_smallest_distance_and_then_the_lowest_mask(
     expected = min(
         members(family, size), key=lambda m: (total_distance(m, distances), m), default=None
     )
-    assert closest(family, size, distances) == expected
+    assert nearest(family, size, distances) == expected
 
 
 @given(families(), st.integers(1, NODES), tables, st.sets(st.integers(0, (1 << NODES) - 1)))
@@ -84,9 +97,13 @@ def test_masks_that_are_not_accepted_are_passed_over(
     family: Loose, size: int, distances: dict[int, dict[int, int]], refused: set[int]
 ) -> None:
     accepted = [m for m in members(family, size) if m not in refused]
-    assert lowest(family, size, lambda m: m not in refused) == min(accepted, default=None)
-    nearest = min(accepted, key=lambda m: (total_distance(m, distances), m), default=None)
-    assert closest(family, size, distances, lambda m: m not in refused) == nearest
+
+    def accept(mask: int) -> bool:
+        return mask not in refused
+
+    assert Search(family).lowest(size, accept) == min(accepted, default=None)
+    expected = min(accepted, key=lambda m: (total_distance(m, distances), m), default=None)
+    assert nearest(family, size, distances, accept) == expected
 
 
 @given(families(), families())
