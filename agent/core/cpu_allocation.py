@@ -193,7 +193,9 @@ def _slice(draft: Draft, container: Container, available: int) -> int:
     count = draft.demand.cpus[container.name]
     kept = keep(draft, container, count, available)
     free = available & ~(kept | off_limits(draft, container))
-    new = free & ~held_cpus(draft, None)
     more = count - kept.bit_count()
+    if draft.former is None:
+        return kept | draft.take(free, more)
+    new = free & ~held_cpus(draft, None)
     taken = draft.take(new, min(more, new.bit_count()))
     return kept | taken | draft.take(free & ~taken, more - taken.bit_count())

@@ -170,10 +170,11 @@ class Merger:
         loose = lists[0].loose
         for h in lists[1:]:
             loose = loose & h.loose if loose is not None and h.loose is not None else None
-        searches = [Search(loose, spread=s) for s in (None, *_spreads(lists, 0))] if loose else []
+        spreads = (None, *_spreads(lists, 0))
+        searches = [] if loose is None else [Search(loose, spread=s) for s in spreads]
         for size in sorted(fixed) or range(1, self.full.bit_count() + 1):
-            wanted: list[Spread | None] = [*_spreads(lists, size)]
-            best = self._best([s for s in searches if s.spread in (wanted or [None])], listed, size)
+            wanted: Sequence[Spread | None] = _spreads(lists, size) or [None]
+            best = self._best([s for s in searches if s.spread in wanted], listed, size)
             if best is not None:
                 return best
         return None
@@ -187,7 +188,7 @@ class Merger:
     ) -> int | None:
         """Return the best mask of one size: of the listed ones, or that all searches would find."""
         found = [m for m in listed if m.bit_count() == size]
-        if searches and all(search.can(size) for search in searches):
+        if searches and all(s.spread is None or s.can(size) for s in searches):
             if len(searches) > 1:
                 accept = functools.partial(_have_spreads, searches)
             first = searches[0].lowest(size, accept)

@@ -11,6 +11,7 @@ import operator
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import accumulate
 from typing import NamedTuple
 
@@ -139,15 +140,22 @@ class Search:
         self.spread = spread
         self.needs = tuple(s.need for s in family.sums)
         self.nodes = node_bits(family.universe & ~family.must) if nodes is None else nodes
-        self.amounts = [tuple(s.amounts.get(bit, 0) for s in family.sums) for bit in self.nodes]
-        self._columns = [*zip(*self.amounts, strict=True)] or [()] * len(self.needs)
         self._reached: dict[tuple[int, int], list[tuple[int, ...]]] = {}
         self._most_alone: dict[int, list[list[int]]] = {}
-        self._touching: Touching | None = None
-        self._room: Room | None = None
-        if spread is not None:
-            self._touching = Touching(spread, self.nodes)
-            self._room = Room(self._touching, self.nodes, self.amounts)
+
+    @cached_property
+    def amounts(self) -> list[tuple[int, ...]]:
+        """What each node adds to each sum."""
+        return [tuple(s.amounts.get(bit, 0) for s in self.family.sums) for bit in self.nodes]
+
+    @cached_property
+    def _touching(self) -> Touching | None:
+        return None if self.spread is None else Touching(self.spread, self.nodes)
+
+    @cached_property
+    def _room(self) -> Room | None:
+        touching = self._touching
+        return None if touching is None else Room(touching, self.nodes, self.amounts)
 
     def lowest(self, size: int, accept: Callable[[int], bool] | None = None) -> int | None:
         """Return the first mask of ``size`` nodes that is accepted, or None."""
@@ -206,7 +214,10 @@ class Search:
             return False
         most = self._most_alone.get(end)
         if most is None:
-            largest = (sorted(amounts[:end], reverse=True) for amounts in self._columns)
+            largest = (
+                sorted((amounts[i] for amounts in self.amounts[:end]), reverse=True)
+                for i in range(len(self.needs))
+            )
             most = self._most_alone[end] = [[0, *accumulate(amounts)] for amounts in largest]
         return all(
             had + total[missing] >= need

@@ -12,6 +12,9 @@ but every container and the pool keep what they have as far as they still ask fo
   is extended, or refused, likewise.
 * What shrinks gives up what it grew by first, then what is off its nodes.
 * Who had nothing of his own until now is placed like a new one.
+
+Not kept are CPUs that are reserved or offline by now; slices of a pool that with ``full-pcpus-only``
+shrinks to whole cores; and those of ordinary init containers where the pool or a sidecar needs them.
 """
 
 from dataclasses import replace
