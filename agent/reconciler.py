@@ -15,7 +15,6 @@ import structlog
 from agent.core.admission import Admitted, init_ended, refuse, remove
 from agent.core.adoption import adopt, is_bare_hold
 from agent.core.cgroups import CgroupPath
-from agent.core.desired import PodCgroups
 from agent.core.pods import Pod, PodUID
 from agent.core.resize import resize
 from agent.core.restore import fits, rebuild
@@ -40,8 +39,6 @@ from agent.ports import (
 from agent.recall import believable, take_over
 
 log = structlog.get_logger(component="reconciler")
-
-CPU_OFFLINE = "cpu_offline"
 
 
 class Reconciler:
@@ -155,7 +152,7 @@ class Reconciler:
         self._hardware_problem = ()
         lost = self._node.rules.topology.cpus - rules.topology.cpus
         if any(entry.held & lost for entry in self._state.pods.values()):
-            self._drift[CPU_OFFLINE] += 1
+            self._drift["cpu_offline"] += 1
         self._node = replace(self._node, rules=rules)
         self._enforcement = replace(self._enforcement, rules=rules)
         if not fits(rules, self._state):
@@ -250,7 +247,7 @@ class Reconciler:
         entry = self._state.pods.get(pod.uid)
         if entry is None or not is_bare_hold(entry):
             return self._state
-        state = remove(self._state, pod.uid)
+        state = self._without(pod.uid)
         try:
             seen = self._tree.seen(self._tree.of(pod))
         except CgroupError as error:
@@ -263,11 +260,6 @@ class Reconciler:
         self._complaints.pop(uid, None)
         if uid in self._pods or uid in self._state.pods:
             self._departing[uid] = None
-
-    def _place_of(self, uid: PodUID) -> PodCgroups | None:
-        """Return a pod's cgroups; None where nobody knows the pod, and it has none."""
-        pod = self._pods.get(uid)
-        return self._tree.of_unknown(uid) if pod is None else self._tree.of(pod)
 
     def _note_source(self, source: SourceState) -> None:
         if source != self._source:
@@ -375,7 +367,8 @@ class Reconciler:
         """Let go of pods that the source no longer knows, once nothing runs in them."""
         for uid, successor in tuple(self._departing.items()):
             try:
-                place = self._place_of(uid)
+                pod = self._pods.get(uid)
+                place = self._tree.of_unknown(uid) if pod is None else self._tree.of(pod)
                 has_ended = place is None or not self._tree.is_populated(place.path)
                 if place is not None and has_ended and not self._node.observe:
                     self._tree.remove(place.path)
@@ -390,6 +383,11 @@ class Reconciler:
                 why = "its new QoS class means another cgroup: end what runs in the pod first"
                 self._complain(successor, why)
 
+    def _without(self, uid: PodUID) -> NodeState:
+        """Return the state without a pod; of what it held, CPUs that are offline come back later."""
+        state = remove(self._state, uid)
+        return replace(state, default=state.default & self._node.rules.topology.cpus)
+
     def _forget(self, uid: PodUID) -> None:
         pod = self._pods.pop(uid, None)
         self._departing.pop(uid, None)
@@ -397,5 +395,5 @@ class Reconciler:
         self._has_room = True
         self._rejections.pop(uid, None)
         self._complaints.pop(uid, None)
-        self._state = remove(self._state, uid)
+        self._state = self._without(uid)
         log.info("pod_released", pod=pod.full_name if pod is not None else "?", uid=uid)

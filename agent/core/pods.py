@@ -67,11 +67,14 @@ class Container:
 class Pod:
     """One pod as the kubelet would see it, after API-server defaulting.
 
+    ``uid`` is the one by which the kubelet knows it, and names its cgroup.
     ``init_containers`` holds ordinary init containers and sidecars in their order;
     ``budget`` is ``spec.resources``, None where the pod has none.
     """
 
     uid: PodUID
+    api_uid: PodUID | None = None
+    """The API object's, where it is another one: that of a mirror pod."""
     name: str = ""
     namespace: str = "default"
     budget: Resources | None = None
@@ -95,6 +98,11 @@ class Pod:
     def containers(self) -> tuple[Container, ...]:
         """All containers that the managers see: the init list, then the app list."""
         return self.init_containers + self.app_containers
+
+    @property
+    def object_uid(self) -> PodUID:
+        """Return the UID of the API object."""
+        return self.api_uid or self.uid
 
     @property
     def has_budget(self) -> bool:

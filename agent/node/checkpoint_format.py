@@ -5,8 +5,11 @@ One JSON document on one line::
     {"version":1,"sha256":"...","payload":{"generation":7,...}}
 
 The checksum is taken of the payload's own text between its braces, never of a rendering of what was
-read, so that no change of numalet or of a library can make a whole file look damaged.  Sets are
-Linux lists, blocks of memory are ``[type, NUMA nodes, bytes]``, amounts are bytes and milli-CPUs.
+read, so that no change of numalet or of a library can make a whole file look damaged.  A later
+version must take its checksum of its version too: so it is told from a version digit that was hit.
+
+Sets are Linux lists, blocks of memory are ``[type, NUMA nodes, bytes]``, amounts are bytes and
+milli-CPUs.
 """
 
 import hashlib
@@ -211,7 +214,7 @@ def _pod(pod: Pod) -> str:
     kept = {k: v for k, v in pod.annotations.items() if k.startswith(_KEPT_ANNOTATIONS)}
     # Of a container's life only what it leads to is remembered: it changes all the time.
     lean = replace(pod, annotations=kept, labels={}, container_ids={}, ended_init=frozenset())
-    lean = replace(lean, controller="", priority=None)
+    lean = replace(lean, api_uid=None, controller="", priority=None)
     return _PODS.dump_json(lean, exclude_defaults=True).decode()
 
 

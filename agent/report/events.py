@@ -150,7 +150,7 @@ def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
             "kind": "Pod",
             "name": pod.name,
             "namespace": pod.namespace,
-            "uid": pod.uid,
+            "uid": pod.object_uid,
         },
         "type": event.type,
         "reason": event.reason,

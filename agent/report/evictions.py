@@ -91,7 +91,7 @@ class Evictions:
                 "apiVersion": "policy/v1",
                 "kind": "Eviction",
                 "metadata": {"name": pod.name, "namespace": pod.namespace},
-                "deleteOptions": {"preconditions": {"uid": pod.uid}},
+                "deleteOptions": {"preconditions": {"uid": pod.object_uid}},
             },
         )
         if answer.code == HTTPStatus.CREATED:

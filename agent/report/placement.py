@@ -104,7 +104,7 @@ def _message(pod: Pod, text: str | None) -> Message:
 
 def _say(api: ApiServer, *, pod: Pod, text: str | None) -> ApiAnswer:
     """Patch the pod; its uid in the patch makes the server refuse (422) where it is another one."""
-    patch = {"metadata": {"uid": pod.uid, "annotations": {PLACEMENT: text}}}
+    patch = {"metadata": {"uid": pod.object_uid, "annotations": {PLACEMENT: text}}}
     return api.ask(
         "PATCH",
         f"/api/v1/namespaces/{quote(pod.namespace)}/pods/{quote(pod.name)}",

@@ -9,6 +9,8 @@ of allocated limits it only tells those of containers, as they are in force.  ``
 never asked for requests: they are computed back from a weight, and 5 CPUs read 4995m.
 """
 
+import json
+import re
 import uuid
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,6 +34,7 @@ from agent.core.pods import (
 )
 from agent.documents import FieldError, FieldPath, Problem, problems_of, quantity_text
 
+_HASH = re.compile(r"[0-9a-f]{32}")
 _UID_NAMESPACE = uuid.UUID("8b0f6ae5-5d34-5c9b-9a41-3f0f1d1f2b7e")
 
 
@@ -72,6 +75,17 @@ class _Metadata(_Object):
     labels: dict[str, str] = {}
     generation: int = 0
     owner_references: list[_Owner] = []
+
+    @property
+    def static_uid(self) -> PodUID | None:
+        """The UID of a static pod, of which this is the mirror; None for every other pod.
+
+        That is the hash of its manifest: the mirror can be deleted and made again while the pod
+        runs on.  It never looks like the UID of a pod that came from the API.
+        """
+        manifest = self.annotations.get("kubernetes.io/config.hash", "")
+        is_mirror = "kubernetes.io/config.mirror" in self.annotations
+        return PodUID(manifest) if is_mirror and _HASH.fullmatch(manifest) else None
 
     @property
     def controller(self) -> str:
@@ -152,6 +166,11 @@ def parse_pod(raw: Mapping[str, object], *, where: str) -> Pod:
     name.  Raises `FieldError`, an `InputError`, that names ``where`` and the first wrong field.
     """
     try:
+        json.dumps(raw, ensure_ascii=False, default=str).encode()
+    except UnicodeEncodeError as error:
+        text = "has half of a surrogate pair in it: that is no Unicode text"
+        raise FieldError(Problem((), text), where=where) from error
+    try:
         return with_annotated_budget(_pod(_Pod.model_validate(raw)))
     except ValidationError as error:
         raise FieldError(next(problems_of(error)), where=where) from error
@@ -172,8 +191,11 @@ def _pod(model: _Pod) -> Pod:
     allocated = {status.name: _allocated(model, at, status) for at, status in statuses}
     init_containers = _containers(spec.init_containers, "initContainers", Kind.INIT, allocated)
     ordinary = {c.name for c in init_containers if c.kind is Kind.INIT}
+    uid = PodUID(metadata.uid) or stable_uid(metadata.namespace, metadata.name)
+    known_as = metadata.static_uid or uid
     return Pod(
-        uid=PodUID(metadata.uid) or stable_uid(metadata.namespace, metadata.name),
+        uid=known_as,
+        api_uid=None if known_as == uid else uid,
         name=metadata.name,
         namespace=metadata.namespace,
         budget=_budget(model),

@@ -20,7 +20,7 @@ from agent.core.state import PodEntry
 from tests.props.test_promises import Moment, assigned, managed, moments, reordered, slices, sums
 from tests.strategies import GI, Step, histories, rules
 
-promise = settings(max_examples=150, deadline=None)
+promise = settings(max_examples=60, deadline=None)
 
 
 @dataclass(frozen=True)

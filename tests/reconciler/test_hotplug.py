@@ -106,3 +106,10 @@ def test_a_machine_that_no_longer_fits_the_configuration_is_told_and_all_goes_on
         "after cpu0 offline the machine no longer fits: reservedSystemCPUs: CPU 0 is offline",
     )
     assert held(snapshot) == {"a": "1-2", "one": "3", "pool": "4-6"}
+
+
+def test_what_an_ended_pod_held_comes_back_as_far_as_it_is_online(world: World) -> None:
+    online(world, "0,2-15")
+    snapshot = world.listed(ONE, POOL, SHARED)
+    assert str(snapshot.state.default) == "0,2,7-15"
+    assert str(online(world, "0-15").state.default) == "0-2,7-15"

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.core.cgroups import CgroupPath
-from agent.core.pods import Container, Kind, PodUID
+from agent.core.pods import Container, Kind, Pod, PodUID
 from agent.errors import CgroupError
 from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
 from tests.reconciler.rig import (
@@ -310,3 +310,21 @@ def test_where_cgroups_cannot_be_listed_nothing_is_written_and_all_goes_on_later
     kernel.broken = None
     assert world.handle(Tick()).problems == ()
     assert world.cpus(BURSTABLE) == "0-3,6-15"
+
+
+def test_a_mirror_that_is_made_again_moves_no_static_pod(world: KubeletWorld) -> None:
+    hash_ = "0123456789abcdef0123456789abcdef"
+
+    def mirror(api_uid: str) -> Pod:
+        return replace(A, uid=PodUID(hash_), api_uid=PodUID(api_uid))
+
+    world.listed(mirror("api-1"))
+    path = world.pod(KUBEPODS / f"pod{hash_}")
+    c0 = world.container(path, "c0")
+    world.handle(CgroupsChanged(path))
+    world.kernel.writes.clear()
+
+    world.handle(PodGone(PodUID(hash_)), PodChanged(mirror("api-2")))
+
+    assert world.cpus(c0) == "1-2"
+    assert world.kernel.writes == []

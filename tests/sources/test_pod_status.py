@@ -193,3 +193,31 @@ def test_the_status_in_a_manifest_that_was_copied_from_a_cluster_is_not_believed
     [(_, read)] = manifest.pods
     assert read.budget == equal(8000, 256)
     assert read.container_ids == {}
+
+
+def test_a_static_pod_is_known_by_the_hash_of_its_manifest_whatever_its_mirror_is() -> None:
+    def parsed(api_uid: str, manifest: str) -> tuple[str, str]:
+        annotations = {
+            "kubernetes.io/config.mirror": manifest,
+            "kubernetes.io/config.hash": manifest,
+        }
+        raw = {
+            "metadata": {"name": "web", "uid": api_uid, "annotations": annotations},
+            "spec": {"containers": [{"name": "c"}]},
+        }
+        pod = parse_pod(raw, where="here")
+        return pod.uid, pod.object_uid
+
+    assert parsed("api-1", "ab" * 16) == ("ab" * 16, "api-1")
+    assert parsed("api-2", "ab" * 16) == ("ab" * 16, "api-2")
+    victim = "ee08ee4c-3de0-403a-a21c-8432c97be5fd"
+    assert parsed("api-3", victim) == ("api-3", "api-3")
+
+
+def test_text_that_is_no_unicode_is_refused() -> None:
+    raw = {
+        "metadata": {"name": "web", "annotations": {"kubernetes.io/config.x": "\ud800"}},
+        "spec": {"containers": [{"name": "c"}]},
+    }
+    with pytest.raises(InputError, match="half of a surrogate pair"):
+        parse_pod(raw, where="here")

@@ -1,0 +1,86 @@
+"""What happens to the agent's values on a node with systemd: `python -m tests.vm.drift RESULTS`.
+
+Systemd, a runtime, a stranger and the hardware interfere, one after the other.  What was done when,
+and what the agent and the kernel say afterwards, is written to RESULTS/observed.json, the kernel's
+journal to RESULTS/journal, for `test_drift` to judge on the host.
+"""
+
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from .kubelet_host import run
+from .kubernetes_node import Story, node, raw_pods
+
+CPU = Path("/sys/devices/system/cpu")
+NAMES = ("guaranteed", "latency-critical-db", "burstable")
+REWRITES = 20
+
+
+def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
+    """Do something, and tell when, and what came of it."""
+    drift = dict(story.wait_until_placed()["drift"])
+    began = time.monotonic()
+    how()
+    time.sleep(0.2)  # what systemd does later, it does at once
+    story.observe(what)
+    after = story.told[what]["status"]["drift"]
+    causes = {cause: count - drift.get(cause, 0) for cause, count in after.items()}
+    story.told[what] |= {
+        "began": began,
+        "causes": {cause: count for cause, count in causes.items() if count},
+    }
+
+
+def rewrite(file: Path, value: str) -> None:
+    """Write a value again and again, as a program does that thinks the file is its own."""
+    for _ in range(REWRITES):
+        file.write_text(value)
+        time.sleep(0.1)
+
+
+def tell(story: Story) -> None:
+    pods = raw_pods()
+    story.host.runtime = "runc"
+    for name in NAMES:
+        story.host.start(pods[name])
+    story.observe("placed")
+    database = story.pods["latency-critical-db"].containers["database"].leaf
+    app = story.pods["guaranteed"].containers["app"].leaf
+    cpus = database / "cpuset.cpus"
+
+    interfere(story, "daemon-reload", lambda: run("systemctl", "daemon-reload"))
+    interfere(story, "daemon-reexec", lambda: run("systemctl", "daemon-reexec"))
+    properties = "set-property", "--runtime"
+    interfere(
+        story, "set-property", lambda: run("systemctl", *properties, app.name, "CPUWeight=50")
+    )
+    interfere(story, "another program", lambda: cpus.write_text("0-7"))
+    interfere(story, "a stubborn program", lambda: rewrite(cpus, "0-7"))
+    container = story.pods["guaranteed"].containers["app"].id
+    update = "runc", "--systemd-cgroup", "update", "--cpuset-cpus=0-7", container
+    interfere(story, "runtime update", lambda: run(*update))
+    interfere(story, "reload after that", lambda: run("systemctl", "daemon-reload"))
+
+    decided = story.told["placed"]["status"]["pods"]
+    (owned,) = (c["cpus"] for pod in decided for c in pod["containers"] if c["name"] == "app")
+    switch = CPU / f"cpu{owned}" / "online"
+    switch.write_text("0")
+    time.sleep(3)
+    story.told["offline"] = {
+        "status": story.agent.wait("any answer", lambda status: status),
+        "pods": {name: story.look_at(pod) for name, pod in story.pods.items()},
+    }
+    switch.write_text("1")
+    story.observe("online")
+    story.told["exit"] = story.agent.stop()
+
+
+def main() -> None:
+    with node("systemd", Path(sys.argv[1])) as story:
+        tell(story)
+
+
+if __name__ == "__main__":
+    main()

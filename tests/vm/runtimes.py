@@ -1,0 +1,107 @@
+"""The life of a node with a kubelet, told in a guest: `python -m tests.vm.runtimes DRIVER RESULTS`.
+
+DRIVER is systemd or cgroupfs.  Pods come, restart and go, with runc and crun, while the agent is
+killed and started again.  What the kernel and the agent say at each stage is written to
+RESULTS/observed.json, the kernel's journal to RESULTS/journal, for `test_runtimes` to judge on the host.
+"""
+
+import os
+import random
+import signal
+import sys
+import time
+from pathlib import Path
+
+from .containerd import Containerd
+from .kubelet_host import NOTES, Raw, SystemdDriver, wait_until
+from .kubernetes_node import Story, allowed, node, populated, raw_pods
+
+KILLS = 2
+LONGEST_LIFE_S = 6.0
+LOOKS = 200
+"""So often it is looked where a busy loop runs."""
+DEBUG = {
+    "name": "debug",
+    "command": ["sh", "-c", "grep allowed_list /proc/self/status >/tmp/debug; exec sleep 1000000"],
+}
+
+
+def where_it_runs(pid: int) -> list[int]:
+    """Look often where a busy process runs, and stop it then: it takes time from all others.
+
+    It is field 39 of stat, after a name in parentheses.
+    """
+    cpus = set()
+    for _ in range(LOOKS):
+        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        cpus.add(int(stat[39 - 3]))
+        time.sleep(0.01)
+    os.kill(pid, signal.SIGSTOP)
+    return sorted(cpus)
+
+
+def tell(story: Story) -> None:
+    host, agent, told = story.host, story.agent, story.told
+    for name, raw in raw_pods().items():
+        host.runtime = "runc" if name == "guaranteed" else "crun"
+        host.start(raw)
+    wait_until("the end of the short container", lambda: not populated(leaf_of(story, "blink")))
+    told["blink"] = allowed((NOTES / "blink").read_text())
+    host.delete(story.pods["short"])
+    story.observe("placed")
+    loops = {"latency-critical-db": "log-collector", "annotated": "helper"}
+    (NOTES / "busy").touch()
+    told["busy loops"] = {
+        name: where_it_runs(story.pods[pod].containers[name].pid) for pod, name in loops.items()
+    }
+
+    kill_often(story)
+    story.observe("killed")
+
+    host.restart(story.pods["latency-critical-db"], "database")
+    story.observe("restarted")
+    host.runtime = "runc"
+    host.debug(story.pods["guaranteed"], DEBUG)
+    story.observe("debugged")
+    host.runtime = "crun"
+    host.delete(story.pods["annotated"])
+    story.observe("deleted")
+    if isinstance(host.driver, SystemdDriver):
+        containerd = Containerd()
+        containerd.begin()
+        containerd.start(host, reborn(raw_pods()["annotated"]))
+        story.observe("containerd")
+    told["exit"] = agent.stop()
+
+
+def reborn(raw: Raw) -> Raw:
+    """Return a pod as it is made again under its name: another one."""
+    metadata = raw["metadata"] | {"uid": "0b3f8e54-6f0c-4c3e-9b39-1a8f3f1d0006"}
+    return raw | {"metadata": metadata, "status": {"qosClass": raw["status"]["qosClass"]}}
+
+
+def leaf_of(story: Story, container: str) -> Path:
+    return next(
+        pod.containers[container].leaf for pod in story.pods.values() if container in pod.containers
+    )
+
+
+def kill_often(story: Story) -> None:
+    """Kill the agent at any instant of its life, which is mostly its start, and start it again."""
+    story.told["killed at"] = time.monotonic()
+    lives = [random.uniform(0, LONGEST_LIFE_S) for _ in range(KILLS)]
+    story.told["lives"] = lives
+    for life_s in (0.0, *lives):
+        time.sleep(life_s)
+        story.agent.kill()
+        story.agent.start()
+
+
+def main() -> None:
+    driver, folder = sys.argv[1:]
+    with node(driver, Path(folder)) as story:
+        tell(story)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""Systemd, a runtime, a stranger and the hardware change what the agent wrote: it stands again."""
+
+import json
+from typing import Any
+
+import pytest
+
+from agent.core.cpuset import CPUSet
+from hack.lab.topology import TOPOLOGIES
+
+from .drift import REWRITES
+from .rig import in_guest
+from .tracing import FileWrite, file_writes, read_journal
+
+pytestmark = pytest.mark.vm
+
+Told = dict[str, Any]
+AGENT = "numalet"
+INTERFERENCES = (
+    "daemon-reload", "daemon-reexec", "set-property", "another program", "a stubborn program",
+    "runtime update", "reload after that",
+)  # fmt: skip
+
+
+@pytest.fixture(scope="module")
+def life(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("drift")
+    command = f"python -m tests.vm.drift {folder}"
+    outcome = in_guest(TOPOLOGIES["2n"], command, systemd=True, results=folder)
+    log = folder / "agent.log"
+    assert outcome.status == 0, f"{outcome.stderr}\n{log.read_text() if log.exists() else ''}"
+    told: Told = json.loads((folder / "observed.json").read_text())
+    return told | {"writes": list(file_writes(read_journal(folder / "journal")))}
+
+
+def containers(stage: Told) -> dict[str, Told]:
+    return {name: one for pod in stage["pods"].values() for name, one in pod["containers"].items()}
+
+
+def kernel_view(stage: Told) -> Told:
+    """All that must not change while a pod runs."""
+    return {
+        "pods": {name: pod["files"] for name, pod in stage["pods"].items()},
+        "containers": {name: one["files"] for name, one in containers(stage).items()},
+        "threads": {name: one["threads"][0] for name, one in containers(stage).items()},
+    }
+
+
+def writes_of(life: Told, what: str, *, by_agent: bool) -> list[FileWrite]:
+    begin, end = life[what]["began"], life[what]["at"]
+    made: list[FileWrite] = life["writes"]
+    return [w for w in made if begin < w.at_s < end and (w.comm == AGENT) == by_agent]
+
+
+@pytest.mark.parametrize("what", INTERFERENCES)
+def test_everything_says_again_what_was_decided(life: Told, what: str) -> None:
+    assert kernel_view(life[what]) == kernel_view(life["placed"])
+    assert not life[what]["status"]["problems"]
+
+
+@pytest.mark.parametrize("what", ["daemon-reload", "daemon-reexec", "set-property"])
+def test_quotas_that_systemd_resets_are_counted_as_theirs(life: Told, what: str) -> None:
+    theirs = {
+        write.cgroup
+        for write in writes_of(life, what, by_agent=False)
+        if write.file == "cpu.max" and not write.value.startswith("max")
+    }
+    exclusive = {container["leaf"] for container in containers(life["placed"]).values()}
+
+    assert life[what]["causes"]["quota_rewritten"] >= 1
+    assert any(leaf.endswith(cgroup) for leaf in exclusive for cgroup in theirs)
+
+
+@pytest.mark.parametrize("what", ["another program", "runtime update", "reload after that"])
+def test_cpus_that_somebody_else_wrote_are_counted_as_foreign(life: Told, what: str) -> None:
+    assert life[what]["causes"]["foreign_write"] >= 1
+
+
+def test_one_foreign_write_leads_to_one_repair(life: Told) -> None:
+    assert life["another program"]["causes"] == {"foreign_write": 1}
+    repairs = writes_of(life, "another program", by_agent=True)
+    assert [write.file for write in repairs] == ["cpuset.cpus"]
+
+
+def test_a_program_that_writes_again_and_again_is_not_answered_more_often_than_it_writes(
+    life: Told,
+) -> None:
+    theirs = writes_of(life, "a stubborn program", by_agent=False)
+    ours = writes_of(life, "a stubborn program", by_agent=True)
+
+    assert len([write for write in theirs if write.file == "cpuset.cpus"]) >= REWRITES
+    assert 0 < len(ours) <= REWRITES
+
+
+def test_a_container_whose_only_cpu_goes_offline_never_comes_onto_somebody_s_own(
+    life: Told,
+) -> None:
+    offline = life["offline"]
+    default = CPUSet.parse(offline["status"]["defaultCpuSet"])
+
+    ((cpus, _), *_) = containers(offline)["app"]["threads"]
+
+    assert CPUSet.parse(cpus) <= default
+    assert offline["status"]["drift"]["cpu_offline"] == 1
+
+
+def test_it_is_back_on_its_cpu_once_that_is_online_again(life: Told) -> None:
+    assert kernel_view(life["online"]) == kernel_view(life["placed"])
+
+
+def test_the_agent_ends_with_status_0(life: Told) -> None:
+    assert life["exit"] == 0
