@@ -28,6 +28,9 @@ NOTES = Path("/run/notes")
 """Where programs in containers may write."""
 COMPLAINTS = Path("/run/complaints")
 """What all programs wrote to their standard error."""
+TO_PROGRAM_S = 0.9
+"""From a container's cgroup to its program: the median that was recorded in such a guest.  A runtime
+alone is faster than with containerd and a kubelet before it."""
 PATIENCE_S = 120.0
 PERIOD_US = 100_000
 SANDBOX = ["sleep", "1000000"]
@@ -283,6 +286,7 @@ class KubeletHost:
         self._runtime(
             "create", "--bundle", str(bundle), "--pid-file", f"{bundle}/pid", container_id
         )
+        time.sleep(max(0.0, begun + TO_PROGRAM_S - time.monotonic()))
         self._runtime("start", container_id)
         pid = int((bundle / "pid").read_text())
         return HostedContainer(

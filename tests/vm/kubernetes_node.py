@@ -110,7 +110,15 @@ def files_of(cgroup: Path) -> dict[str, str]:
 
 def populated(leaf: Path) -> list[Path]:
     """Return the cgroups of a container that hold processes: the leaf, or crun's inner one."""
-    return [p.parent for p in sorted(leaf.glob("**/cgroup.procs")) if p.read_text()]
+    return [cgroup for cgroup in (leaf, leaf / "container") if has_processes(cgroup)]
+
+
+def has_processes(cgroup: Path) -> bool:
+    """Tell whether a cgroup has processes; one that is going has none."""
+    try:
+        return bool((cgroup / "cgroup.procs").read_text())
+    except OSError:
+        return False
 
 
 def threads(cgroup: Path) -> list[list[str]]:

@@ -1,8 +1,9 @@
-"""The life of a node with a kubelet, told in a guest: `python -m tests.vm.runtimes DRIVER RESULTS`.
+"""The life of a node with a kubelet, told in a guest: `python -m tests.vm.runtimes DRIVER RESULTS [more]`.
 
-DRIVER is systemd or cgroupfs.  Pods come, restart and go, with runc and crun, while the agent is
-killed and started again.  What the kernel and the agent say at each stage is written to
-RESULTS/observed.json, the kernel's journal to RESULTS/journal, for `test_runtimes` to judge on the host.
+DRIVER is systemd or cgroupfs.  Pods come, restart and go, with runc and crun; with ``more`` the agent
+is killed and started again meanwhile, and a pod is containerd's.  What the kernel and the agent say at
+each stage is written to RESULTS/observed.json, the kernel's journal to RESULTS/journal, for
+`test_runtimes` and `test_plain_folders` to judge on the host.
 """
 
 import os
@@ -13,7 +14,7 @@ import time
 from pathlib import Path
 
 from .containerd import Containerd
-from .kubelet_host import NOTES, Raw, SystemdDriver, wait_until
+from .kubelet_host import NOTES, Raw, wait_until
 from .kubernetes_node import Story, allowed, node, populated, raw_pods
 
 KILLS = 2
@@ -40,7 +41,7 @@ def where_it_runs(pid: int) -> list[int]:
     return sorted(cpus)
 
 
-def tell(story: Story) -> None:
+def tell(story: Story, *, more: bool) -> None:
     host, agent, told = story.host, story.agent, story.told
     for name, raw in raw_pods().items():
         host.runtime = "runc" if name == "guaranteed" else "crun"
@@ -55,9 +56,9 @@ def tell(story: Story) -> None:
         name: where_it_runs(story.pods[pod].containers[name].pid) for pod, name in loops.items()
     }
 
-    kill_often(story)
-    story.observe("killed")
-
+    if more:
+        kill_often(story)
+        story.observe("killed")
     host.restart(story.pods["latency-critical-db"], "database")
     story.observe("restarted")
     host.runtime = "runc"
@@ -66,7 +67,7 @@ def tell(story: Story) -> None:
     host.runtime = "crun"
     host.delete(story.pods["annotated"])
     story.observe("deleted")
-    if isinstance(host.driver, SystemdDriver):
+    if more:
         containerd = Containerd()
         containerd.begin()
         containerd.start(host, reborn(raw_pods()["annotated"]))
@@ -98,9 +99,9 @@ def kill_often(story: Story) -> None:
 
 
 def main() -> None:
-    driver, folder = sys.argv[1:]
+    driver, folder, *more = sys.argv[1:]
     with node(driver, Path(folder)) as story:
-        tell(story)
+        tell(story, more=bool(more))
 
 
 if __name__ == "__main__":
