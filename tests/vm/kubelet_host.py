@@ -283,6 +283,7 @@ class KubeletHost:
         path = self.driver.oci_path(pod.path, container_id)
         config = oci_config(pod, container_id, container, command, path)
         (bundle / "config.json").write_text(json.dumps(config))
+        begun = time.monotonic()
         self._runtime(
             "create", "--bundle", str(bundle), "--pid-file", f"{bundle}/pid", container_id
         )
