@@ -284,10 +284,12 @@ class KubeletHost:
         config = oci_config(pod, container_id, container, command, path)
         (bundle / "config.json").write_text(json.dumps(config))
         begun = time.monotonic()
+        begun = time.monotonic()
         self._runtime(
             "create", "--bundle", str(bundle), "--pid-file", f"{bundle}/pid", container_id
         )
-        time.sleep(max(0.0, begun + TO_PROGRAM_S - time.monotonic()))
+        if container is not None:
+            time.sleep(max(0.0, begun + TO_PROGRAM_S - time.monotonic()))
         self._runtime("start", container_id)
         pid = int((bundle / "pid").read_text())
         return HostedContainer(
