@@ -284,7 +284,6 @@ class KubeletHost:
         config = oci_config(pod, container_id, container, command, path)
         (bundle / "config.json").write_text(json.dumps(config))
         begun = time.monotonic()
-        begun = time.monotonic()
         self._runtime(
             "create", "--bundle", str(bundle), "--pid-file", f"{bundle}/pid", container_id
         )
