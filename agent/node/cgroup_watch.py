@@ -98,9 +98,9 @@ class CgroupWatch:
     ) -> None:
         """Watch exactly these from now on: cgroups for cgroups directly below, files for writes.
 
-        Where something is watched that was not, one change is told for what happened before.  What
-        has vanished is left out.  What cannot be watched is told as degraded, once as long as the
-        reason stays, and tried again in the next call.
+        Where something is watched that was not, a change of that cgroup is told, for what happened
+        before.  What has vanished is left out.  What cannot be watched is told as degraded, once as
+        long as the reason stays, and tried again in the next call; anything may have changed then.
         """
         wanted = [(path, "", _FOLDER_EVENTS) for path in folders]
         wanted += [(path, file, _FILE_EVENTS) for path, file in files]
@@ -112,9 +112,9 @@ class CgroupWatch:
             fresh = {path for number, path in self._watched.items() if number not in known}
         if self._problem not in ("", known_problem):
             self._on_degraded(self._problem)
-            fresh.add(_EVERYTHING)
-        if fresh:
-            self._on_change(fresh.pop() if len(fresh) == 1 else _EVERYTHING)
+            fresh = {_EVERYTHING}
+        for path in sorted(fresh):
+            self._on_change(path)
 
     def close(self) -> None:
         """End the thread and give everything back; nothing happens the second time."""

@@ -27,7 +27,7 @@ reservedSystemCPUs: "0"
 ---
 apiVersion: numalet.io/v1alpha1
 kind: AgentConfiguration
-driftInterval: 2s
+driftInterval: 1s
 logFormat: json
 """
 

@@ -87,6 +87,7 @@ class Churn:
     told: dict[str, Any] = field(default_factory=dict)
     due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     order: Iterator[int] = field(default_factory=count)
+    alive: dict[int, Busy] = field(default_factory=dict)
 
     def at(self, when: float, what: Callable[[], None]) -> None:
         heapq.heappush(self.due, (when, next(self.order), what))
@@ -100,6 +101,7 @@ class Churn:
         busy = self.admit(raw | {"status": {"phase": "Pending", "qosClass": qos}})
         is_born_inside = qos != "Guaranteed"
         self.told[str(number)] = {"kind": kind, "uid": busy.pod.uid}
+        self.alive[number] = busy
         now = time.monotonic()
         self.at(now if is_born_inside else now + KUBELET_S, lambda: self.start(busy, number))
         self.at(now + LIFE_S, lambda: self.end(busy, number))
@@ -129,6 +131,7 @@ class Churn:
 
     def end(self, busy: Busy, number: int) -> None:
         self.told[str(number)]["ended"] = time.monotonic()
+        self.alive.pop(number, None)
         for process in busy.processes:
             process.kill()
             process.wait()
@@ -136,11 +139,20 @@ class Churn:
             cgroup.rmdir()
         self.api.remove(busy.pod.raw)
 
+    def look(self) -> None:
+        """Note what the kernel lets the containers use that have processes."""
+        for number, busy in self.alive.items():
+            for leaf in busy.leaves:
+                if "populated 1" in (leaf / "cgroup.events").read_text():
+                    effective = (leaf / "cpuset.cpus.effective").read_text().strip()
+                    self.told.setdefault("effective", []).append((number, effective))
+
     def run(self) -> None:
         """Let pods come at their rate, as far as this guest can keep up, and end them all."""
         began = time.monotonic()
         for number in range(1, PODS + 1):
             self.at(began + number / PODS_A_SECOND, lambda number=number: self.come(number))  # type: ignore[misc] # mypy knows no default of a lambda
+            self.at(began + number * LIFE_S / PODS, self.look)
         while self.due:
             when, _, what = heapq.heappop(self.due)
             time.sleep(max(0.0, when - time.monotonic()))

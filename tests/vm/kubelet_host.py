@@ -33,6 +33,8 @@ TO_PROGRAM_S = 0.9
 alone is faster than with containerd and a kubelet before it."""
 PATIENCE_S = 120.0
 PERIOD_US = 100_000
+ALL_CPUS_MASK = 0xFF
+"""A kubelet gives all CPUs of the machine to kubepods.slice by name: here eight."""
 SANDBOX = ["sleep", "1000000"]
 
 Raw = dict[str, Any]
@@ -80,7 +82,7 @@ class HostedPod:
     def all_containers(self) -> list[Raw]:
         return [
             container
-            for kind in ("initContainers", "containers", "ephemeralContainers")
+            for kind in ("containers", "ephemeralContainers")
             for container in self.spec.get(kind, [])
         ]
 
@@ -124,7 +126,7 @@ class SystemdDriver:
     runtime_flags: Sequence[str] = ("--systemd-cgroup",)
 
     def begin(self) -> None:
-        self._start("kubepods.slice", ("AllowedCPUs", "ay", "1", "255"))
+        self._start("kubepods.slice", ("AllowedCPUs", "ay", "1", f"{ALL_CPUS_MASK}"))
         for qos in ("burstable", "besteffort"):
             self._start(f"kubepods-{qos}.slice")
 

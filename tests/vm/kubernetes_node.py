@@ -1,10 +1,12 @@
 """A node with a kubelet, runtimes and the agent, in a guest; and what the kernel says of its pods."""
 
+import faulthandler
 import json
+import os
 import shutil
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -25,8 +27,12 @@ from .kubelet_host import (
 from .pod_api import PodApi
 from .tracing import begin_journal, copy_journal
 
+LONGEST_S = 400
+"""A story that takes longer is stuck: then it is told where."""
 PODS = Path(__file__).with_name("pods.yaml")
 DRIVERS: dict[str, Callable[[], Driver]] = {"systemd": SystemdDriver, "cgroupfs": CgroupfsDriver}
+BUSY = NOTES / "busy"
+"""Containers that shall be busy wait until somebody opens it for writing."""
 FILES = ("cpuset.cpus", "cpuset.cpus.effective", "cpuset.mems", "cpuset.mems.effective", "cpu.max")
 
 
@@ -38,6 +44,7 @@ def raw_pods() -> dict[str, Raw]:
 @contextmanager
 def node(driver: str, folder: Path) -> Iterator["Story"]:
     """Begin a node; in the end write what was told of it, and the kernel's journal, to ``folder``."""
+    faulthandler.dump_traceback_later(LONGEST_S, exit=True)
     begin_journal()
     api = PodApi()
     api.start()
@@ -45,6 +52,7 @@ def node(driver: str, folder: Path) -> Iterator["Story"]:
     story = Story(folder, host, AgentProcess(url=api.url))
     try:
         host.begin()
+        os.mkfifo(BUSY)
         story.agent.start()
         story.agent.wait("the first list", lambda status: status["ready"])
         yield story
@@ -122,9 +130,12 @@ def has_processes(cgroup: Path) -> bool:
 
 
 def threads(cgroup: Path) -> list[list[str]]:
-    """Return the CPUs and nodes that every thread of a cgroup may use."""
-    pids = (cgroup / "cgroup.threads").read_text().split()
-    return [allowed(Path(f"/proc/{pid}/status").read_text()) for pid in pids]
+    """Return the CPUs and nodes that every thread of a cgroup may use; those that end are left out."""
+    found = []
+    for pid in (cgroup / "cgroup.threads").read_text().split():
+        with suppress(OSError):
+            found.append(allowed(Path(f"/proc/{pid}/status").read_text()))
+    return found
 
 
 def threads_below(leaf: Path) -> list[list[str]]:

@@ -3,7 +3,7 @@
 DRIVER is systemd or cgroupfs.  Pods come, restart and go, with runc and crun; with ``more`` the agent
 is killed and started again meanwhile, and a pod is containerd's.  What the kernel and the agent say at
 each stage is written to RESULTS/observed.json, the kernel's journal to RESULTS/journal, for
-`test_runtimes` and `test_plain_folders` to judge on the host.
+`test_runtimes`, `test_long_life` and `test_plain_folders` to judge on the host.
 """
 
 import os
@@ -15,11 +15,11 @@ from pathlib import Path
 
 from .containerd import Containerd
 from .kubelet_host import NOTES, Raw, wait_until
-from .kubernetes_node import Story, allowed, node, populated, raw_pods
+from .kubernetes_node import BUSY, Story, allowed, node, populated, raw_pods
 
 KILLS = 2
 LONGEST_LIFE_S = 6.0
-LOOKS = 200
+LOOKS = 100
 """So often it is looked where a busy loop runs."""
 DEBUG = {
     "name": "debug",
@@ -27,18 +27,20 @@ DEBUG = {
 }
 
 
-def where_it_runs(pid: int) -> list[int]:
-    """Look often where a busy process runs, and stop it then: it takes time from all others.
+def where_they_run(processes: dict[str, int]) -> dict[str, list[int]]:
+    """Look often where busy processes run, and stop them then: they take time from all others.
 
     It is field 39 of stat, after a name in parentheses.
     """
-    cpus = set()
+    cpus: dict[str, set[int]] = {name: set() for name in processes}
     for _ in range(LOOKS):
-        stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-        cpus.add(int(stat[39 - 3]))
+        for name, pid in processes.items():
+            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+            cpus[name].add(int(stat[39 - 3]))
         time.sleep(0.01)
-    os.kill(pid, signal.SIGSTOP)
-    return sorted(cpus)
+    for pid in processes.values():
+        os.kill(pid, signal.SIGSTOP)
+    return {name: sorted(seen) for name, seen in cpus.items()}
 
 
 def tell(story: Story, *, more: bool) -> None:
@@ -51,10 +53,10 @@ def tell(story: Story, *, more: bool) -> None:
     host.delete(story.pods["short"])
     story.observe("placed")
     loops = {"latency-critical-db": "log-collector", "annotated": "helper"}
-    (NOTES / "busy").touch()
-    told["busy loops"] = {
-        name: where_it_runs(story.pods[pod].containers[name].pid) for pod, name in loops.items()
-    }
+    BUSY.write_text("go\n")
+    told["busy loops"] = where_they_run(
+        {name: story.pods[pod].containers[name].pid for pod, name in loops.items()}
+    )
 
     if more:
         kill_often(story)

@@ -22,6 +22,7 @@ AGENT = "numalet"
 GUEST = replace(TOPOLOGIES["2n"], threads=1, siblings_apart=False)
 """Few CPUs: each that is busy takes time from all others where they are emulated."""
 RESIDENT = 0
+BORN_INSIDE = ("best-effort", "burstable")
 FOR_EVER = float("inf")
 
 
@@ -40,6 +41,7 @@ class Told:
     """What is known of a churn."""
 
     pods: dict[int, dict[str, Any]]
+    effective: list[tuple[int, str]]
     journal: list[Traced]
 
     @property
@@ -119,7 +121,7 @@ def told(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
     assert outcome.status == 0, f"{outcome.stderr}\n{log.read_text() if log.exists() else ''}"
     observed = json.loads((folder / "observed.json").read_text())
     pods = {int(key): value for key, value in observed.items() if key.isdecimal()}
-    return Told(pods, read_journal(folder / "journal"))
+    return Told(pods, observed["effective"], read_journal(folder / "journal"))
 
 
 def test_pods_came_and_went_and_were_busy(told: Told) -> None:
@@ -132,13 +134,36 @@ def test_pods_came_and_went_and_were_busy(told: Told) -> None:
     assert {own.pod for own in told.owned()} > {RESIDENT}
 
 
+def test_the_resident_pod_runs_on_its_own_cpus_and_on_no_others(told: Told) -> None:
+    (own,) = (span for span in told.owned() if span.pod == RESIDENT)
+
+    ran_on = CPUSet()
+    for use in told.used():
+        if use.pod == RESIDENT and use.begin_s > own.begin_s:
+            ran_on |= use.cpus
+
+    assert ran_on == own.cpus
+
+
 def test_a_pod_that_is_born_below_a_class_never_runs_on_anybody_s_own_cpus(told: Told) -> None:
     strangers = [
         (own, use)
         for own, use in meetings(told.owned(), told.used())
-        if told.pods[use.pod]["kind"] in ("best-effort", "burstable")
+        if told.pods[use.pod]["kind"] in BORN_INSIDE
     ]
     assert strangers == []
+
+
+def test_nor_may_it_for_any_moment_that_was_looked_at(told: Told) -> None:
+    (own,) = (span for span in told.owned() if span.pod == RESIDENT)
+    allowed = [
+        CPUSet.parse(cpus)
+        for number, cpus in told.effective
+        if told.pods[number]["kind"] in BORN_INSIDE
+    ]
+
+    assert len(allowed) > PODS
+    assert all(cpus.isdisjoint(own.cpus) for cpus in allowed)
 
 
 def test_a_guaranteed_pod_never_does_once_the_agent_has_seen_its_cgroup(told: Told) -> None:

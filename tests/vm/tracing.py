@@ -67,6 +67,7 @@ def begin_journal(*more: tuple[str, str], megabytes: int = 2) -> None:
     subprocess.run(["mount", "-t", "tracefs", "none", TRACING], check=False, capture_output=True)
     (TRACING / "buffer_size_kb").write_text(str(megabytes << 10))
     (TRACING / "trace_clock").write_text("mono")
+    Path("/proc/sys/debug/kprobes-optimization").write_text("0")  # no code is patched but once
     (TRACING / "kprobe_events").write_text("\n".join(_PROBES))
     for event, condition in more:
         (TRACING / "events" / event / "filter").write_text(condition)
