@@ -15,7 +15,7 @@ COPY agent agent
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv tools \
  && python3 -m venv --without-pip /opt/numalet \
- && tools/bin/pip --python /opt/numalet/bin/python install --no-cache-dir --constraint constraints.txt '.[nrt]'
+ && tools/bin/pip --python /opt/numalet/bin/python install --no-cache-dir --constraint constraints.txt '.[nrt,devices]'
 
 FROM ${BASE}
 ARG LIBNUMA_VERSION=2.0.16-1

@@ -12,10 +12,13 @@ from types import FrameType
 import structlog
 
 from agent.config import AgentConfig
+from agent.confinement import Confinement
 from agent.core.entitlement import Entitlement
+from agent.core.findings import Finding
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
+from agent.device_source import find_pod_resources, with_devices
 from agent.errors import (
     EnvironmentProblem,
     LockedError,
@@ -33,7 +36,7 @@ from agent.node.checkpoint import CheckpointStore, topology_fingerprint
 from agent.node.hotplug import HotplugWatch
 from agent.node.journal import Journal
 from agent.node.numalib import cross_check
-from agent.node.procfs import boot_id, own_cpu_s, own_rss_bytes
+from agent.node.procfs import boot_id, has_program, own_cpu_s, own_rss_bytes
 from agent.node.state_folder import StateFolderLock
 from agent.node.sysfs import read_topology
 from agent.place import (
@@ -44,10 +47,11 @@ from agent.place import (
     find_place,
     layout_of,
     other_managers,
+    why_only_observing,
 )
 from agent.ports import CgroupsChanged, Clock, Event, Post, Snapshot, Stop, Tick
 from agent.reconciler import Reconciler
-from agent.report.events import PodEvents
+from agent.report.events import PodEvents, other_manager
 from agent.report.evictions import Evictions
 from agent.report.http import HttpServer
 from agent.report.metrics import OwnUse, exposition
@@ -59,9 +63,9 @@ from agent.report.placement import PlacementAnnotations
 from agent.report.status import StatusServer
 from agent.sources.api_access import load_client
 from agent.sources.api_requests import ApiRequests
+from agent.sources.api_rules import parse_served
 from agent.sources.kubernetes import PodWatch
 from agent.sources.manifests import ManifestFolder
-from agent.sources.pod_model import parse_pod
 from agent.whatif import configure
 
 log = structlog.get_logger(component="app")
@@ -159,24 +163,30 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     for note in loaded.notes:
         log.warning("checkpoint", what=note)
     others = other_managers(place, config)
+    why_not = why_only_observing(others, config)
+    kubelet = find_pod_resources(config) if options.pods == KUBERNETES else None
+    confinement = Confinement(place.cgroups, clock.monotonic_s, has_program)
     node = Node(
         rules=rules,
         entitlement=config.entitlement if place.mode == KUBERNETES else Entitlement(),
-        standing_problems=others,
+        standing_problems=why_not,
+        other_managers=tuple(finding.subject for finding in others),
         cgroups=place.cgroups,
         layout=layout_of(place, config),
         reread=None
         if place.mode == "simulated"
         else lambda: configure(options.config, read_topology(config.host_root / "sys"))[1],
         names=Bundles(known_folders(config.host_root)) if place.mode == KUBERNETES else None,
-        watcher=_watch_cgroups(place, events, stack),
+        hears_of_devices=kubelet is not None,
+        watcher=_watch_cgroups(place, events, confinement, stack),
+        confinement=confinement,
         journal=_journal(config),
         care=_care(place, config, events, stop, clock),
         store=store,
         clock=clock,
         mode=place.mode,
         cgroup_root=str(place.cgroup_root),
-        observe=options.observe or config.observe or loaded.newer_version or bool(others),
+        observe=options.observe or config.observe or loaded.newer_version or bool(why_not),
         drift_interval_s=service_manager.at_most_s(config.drift_interval_s),
         before_pass=place.before_pass,
         stopping=stop.is_set,
@@ -191,18 +201,21 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
             outbound.publish(snapshot)
         service_manager.tell(snapshot)
         options.on_snapshot(snapshot)
-        if options.once and (snapshot.ready or snapshot.problems):
+        if options.once and ((snapshot.ready and not snapshot.waiting) or snapshot.problems):
             events.put(Stop("--once"))
 
     reconciler = Reconciler(node, loaded.remembered, publish)
     latest = Latest(reconciler.snapshot())
     if place.mode == KUBERNETES:
-        outbound = _start_telling(options, config, clock, latest.get(), stack)
+        outbound = _start_telling(options, config, clock, latest.get(), others, stack)
     _start_reports(config, node, latest, outbound, stack)
     if place.mode != "simulated":
         _watch_hardware(place.topology, events, stack)
     running = loaded.remembered.pods if loaded.remembered else {}
-    source = _source(options, events.put, clock, running)
+    post: Post = events.put
+    if kubelet is not None:
+        post = with_devices(kubelet, node, config, post, stack)
+    source = _source(options, post, clock, running)
     source.start()
     stack.callback(source.close)
     stack.callback(service_manager.stopping)
@@ -212,11 +225,12 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         raise NumaletError("; ".join(problems))
 
 
-def _start_telling(
+def _start_telling(  # noqa: PLR0913, PLR0917 - what to tell, to whom, and for how long
     options: RunOptions,
     config: AgentConfig,
     clock: Clock,
     before: Snapshot,
+    others: tuple[Finding, ...],
     stack: contextlib.ExitStack,
 ) -> Outbound:
     """Start the one thread that writes to the API server."""
@@ -231,6 +245,10 @@ def _start_telling(
     if telling.node_resource_topology:
         tellers.append(TopologyExport(node_name, load_fingerprint()))
     outbound = Outbound(ApiRequests(load_client(options.kubeconfig), clock), tellers, clock)
+    # Told though they keep the agent from all else, but not by one that is to write nothing at all.
+    for other in others if telling.events and not (options.observe or config.observe) else ():
+        does = f"{other.sentence}; coexistence is {config.coexistence}"
+        outbound.say_first(other_manager(other.subject, does, clock.now_s(), node_name))
     outbound.start()
     stack.callback(outbound.close)
     return outbound
@@ -244,7 +262,7 @@ def _source(
             api=load_client(options.kubeconfig),
             node_name=options.node_name or socket.gethostname(),
             post=post,
-            parse=parse_pod,
+            parse=parse_served,
             clock=clock,
         )
     return ManifestFolder(options.pods, post, running=running)
@@ -259,15 +277,24 @@ def _journal(config: AgentConfig) -> Journal:
 
 
 def _watch_cgroups(
-    place: Place, events: "queue.SimpleQueue[Event]", stack: contextlib.ExitStack
+    place: Place,
+    events: "queue.SimpleQueue[Event]",
+    confinement: Confinement,
+    stack: contextlib.ExitStack,
 ) -> CgroupWatch | None:
     """Notice at once what changes in real cgroups; a simulation's change only when asked."""
     if place.mode == "simulated":
         return None
+
+    def on_degraded(what: str) -> None:
+        confinement.degraded()
+        log.warning("cgroup_watch_degraded", what=what)
+
     watch = CgroupWatch(
         place.cgroup_root,
         on_change=lambda path: events.put(CgroupsChanged(path)),
-        on_degraded=lambda what: log.warning("cgroup_watch_degraded", what=what),
+        on_degraded=on_degraded,
+        on_made=confinement.made,
     )
     stack.callback(watch.close)
     return watch
@@ -307,7 +334,12 @@ def _start_reports(
     stack: contextlib.ExitStack,
 ) -> None:
     cgroups_of = node.tree().of if node.names is None else None
-    status = StatusServer(config.status_socket, latest.get, cgroups_of)
+    status = StatusServer(
+        config.status_socket,
+        latest.get,
+        cgroups_of,
+        lambda: None if outbound is None else outbound.numbers(),
+    )
     status.start()
     stack.callback(status.close)
     metrics = exposition(

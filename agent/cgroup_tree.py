@@ -73,8 +73,20 @@ class CgroupTree:
         """Return a pod's cgroup; raises like `of`."""
         return self._layout.pod(pod, self._qos(pod))
 
+    def is_there(self, pod: Pod) -> bool:
+        """Tell whether a pod's cgroup has been made; raises like `of`, and `CgroupError`."""
+        return isinstance(self._cgroups.identity(self.path_of(pod)), int)
+
     def refresh(self, changed: Collection[CgroupPath] | None) -> None:
         """Forget what was found before in these cgroups (None: in all)."""
+
+    def newly_unsupported(
+        self,
+        pods: Iterable[Pod],  # noqa: ARG002 - for the class below
+        problems: list[str],  # noqa: ARG002
+    ) -> list[Pod]:
+        """Return pods that turn out to have kernels of their own, with what runs them: none here."""
+        return []
 
     def _leaves(self, pod: Pod, path: CgroupPath) -> dict[CgroupPath, str | None]:
         return {self._layout.container(path, c.name): c.name for c in pod.containers}

@@ -21,6 +21,7 @@ from agent.cli_options import (
     SysfsOption,
 )
 from agent.config import AgentConfig, describe, load
+from agent.core.entitlement import Entitlement
 from agent.core.restore import fits
 from agent.core.startup import Rules
 from agent.core.state import NodeState
@@ -214,7 +215,8 @@ def plan_command(  # noqa: PLR0913, PLR0917 - one parameter an option
     configured, rules = configure(config, _machine(simulate, sysfs))
     for sentence in configured.warnings:
         print(f"numalet: warning: {sentence}", file=sys.stderr)
-    planned = plan(rules, _state(state, rules), pods)
+    unsupported = Entitlement(unsupported_classes=configured.entitlement.unsupported_classes)
+    planned = plan(rules, _state(state, rules), pods, unsupported)
     _print_planned(planned, output)
     if not planned.all_admitted:
         raise typer.Exit(REJECTED)

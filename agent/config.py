@@ -25,7 +25,7 @@ from agent.documents import Document, problems_of, read_text
 from agent.documents import parse as parse_documents
 from agent.errors import InputError
 from agent.kubelet_config import DEFAULT_EVICTION, KubeletConfiguration, eviction_bytes
-from agent.own_config import API_VERSION, KIND, AgentConfiguration
+from agent.own_config import API_VERSION, KIND, AgentConfiguration, Devices
 
 SCOPE = "topologyManagerScope"
 
@@ -49,7 +49,8 @@ class AgentConfig:
     ``cgroup_driver`` is ``auto`` where the file names none.  ``pod_quota`` is the departure of
     that name.  ``min_default_cpus`` is how many CPUs exclusive assignments must leave to the
     default CPU set.  ``coexistence`` is what to do beside another CPU manager, ``entitlement`` which
-    pods may have something of their own on Kubernetes, ``telling`` what the cluster hears.
+    pods may have something of their own on Kubernetes, ``telling`` what the cluster hears, ``devices``
+    what the kubelet is asked.
     ``origins`` maps each key of the file to where its value came from.
     """
 
@@ -72,9 +73,10 @@ class AgentConfig:
     mems_deadline_s: float
     memory_margin_bytes: int
     min_default_cpus: int
-    coexistence: Literal["observe", "force"]
+    coexistence: Literal["observe", "force", "fence"]
     entitlement: Entitlement
     telling: Telling
+    devices: Devices
     origins: Mapping[str, str]
     filled_in: tuple[str, ...] = ()
     warnings: tuple[str, ...] = ()
@@ -92,8 +94,11 @@ def load(path: Path | None) -> AgentConfig:
     _refuse_unknown_keys(own_document)
     own = _read(AgentConfiguration, own_document)
     switched_on = {name for name, is_on in own.departures.items() if is_on}
+    fence = own.coexistence if isinstance(own.coexistence, CPUSet) else None
     return AgentConfig(
-        policy=replace(kubelet.policy(), departures=frozenset(switched_on & OPT_IN)),
+        policy=replace(
+            kubelet.policy(), departures=frozenset(switched_on & OPT_IN), fence=fence or CPUSet()
+        ),
         kube_reserved=kubelet.kube_reserved,
         system_reserved=kubelet.system_reserved,
         eviction_threshold=kubelet.eviction_threshold(),
@@ -112,7 +117,7 @@ def load(path: Path | None) -> AgentConfig:
         mems_deadline_s=own.mems_deadline,
         memory_margin_bytes=own.memory_margin,
         min_default_cpus=own.min_default_cpus,
-        coexistence=own.coexistence,
+        coexistence="fence" if isinstance(own.coexistence, CPUSet) else own.coexistence,
         telling=Telling(
             events=own.events,
             placement_annotation=own.placement_annotation,
@@ -120,10 +125,12 @@ def load(path: Path | None) -> AgentConfig:
             on_rejection=own.on_rejection,
             evictions_per_hour=own.evictions_per_hour,
         ),
+        devices=own.asking_for_devices(),
         entitlement=Entitlement(
             labels=own.pod_selector.labels,
             namespaces=frozenset(own.pod_selector.namespaces),
             unbacked_namespaces=frozenset(own.annotations.unbacked.namespaces),
+            unsupported_classes=tuple(own.unsupported_runtime_classes),
         ),
         origins=_origins(KubeletConfiguration, kubelet_document)
         | _origins(AgentConfiguration, own_document),
@@ -342,7 +349,12 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "memsDeadline": f"{config.mems_deadline_s:g}s",
         "memoryMargin": format_bytes(config.memory_margin_bytes),
         "minDefaultCPUs": config.min_default_cpus,
-        "coexistence": config.coexistence,
+        "coexistence": f"fence {policy.fence} (of CPUs; memory is not divided)"
+        if policy.fence
+        else config.coexistence,
+        "devices": config.devices.ask,
+        "devicesTimeout": f"{config.devices.limit_s:g}s",
+        "kubeletPodResources": config.devices.socket,
         "events": str(config.telling.events).lower(),
         "placementAnnotation": str(config.telling.placement_annotation).lower(),
         "nodeResourceTopology": str(config.telling.node_resource_topology).lower(),
@@ -350,6 +362,7 @@ def describe(config: AgentConfig) -> list[tuple[str, str, str]]:
         "evictionsPerHour": config.telling.evictions_per_hour,
         "podSelector": _selector_text(config.entitlement),
         "annotations": _unbacked_text(config.entitlement),
+        "unsupportedRuntimeClasses": ", ".join(config.entitlement.unsupported_classes),
     }
     return [(key, str(value), config.origins[key]) for key, value in values.items()]
 

@@ -67,6 +67,7 @@ def examine(config: Path | None, root: Path) -> tuple[Finding, ...]:
         state_dir=loaded.state_dir,
         pods=_pod_cgroups(loaded),
         processes=_processes(root),
+        pod_resources=loaded.devices.socket if loaded.devices.ask == "auto" else None,
     )
     if isinstance(facts.topology, str):
         return check_up(facts, None)

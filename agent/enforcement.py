@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 import structlog
 
 from agent.cgroup_tree import CgroupTree
+from agent.confinement import CONTAINER, POD, Confinement
 from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.desired import PodCgroups, desired_values
 from agent.core.overwritten import Overwritten, no_longer_ours
@@ -37,6 +38,7 @@ class Enforcement:
     runtime_makes: bool = False
     watcher: CgroupWatcher | None = None
     cgroups: Cgroups
+    confinement: Confinement
     journal: Journal | None = None
     stopping: Callable[[], bool] = field(default=lambda: False)
 
@@ -68,9 +70,11 @@ class Enforcement:
             quota_is_ours=not self.runtime_makes,
         )
         self._watch(pods, values)
+        self.confinement.begin(_kinds(pods, values), looked_at_all=changed is None)
         problems += self._give_back(values)
         look = None if changed is None else lambda path: path in changed or path.parent in changed
         done = self.enforcer.enforce(values, self.rules.topology.cpus, look)
+        self.confinement.end(self.enforcer.settled)
         return replace(done, problems=(*problems, *done.problems))
 
     def _find(self, remembered: Remembered, released: Collection[PodUID]) -> list[PodCgroups]:
@@ -111,3 +115,17 @@ class Enforcement:
         files += [(path, CPUS_FILE) for path, want in values.items() if want.cpus is not None]
         files += [(path, CPU_MAX_FILE) for path, want in values.items() if want.cpu_max is not None]
         self.watcher.watch([*parents, *paths], files)
+
+
+def _kinds(
+    pods: Iterable[PodCgroups], values: Mapping[CgroupPath, CgroupValues]
+) -> dict[CgroupPath, str]:
+    """Return the cgroups that are to be confined, and are known: of pods and of containers."""
+    kinds = {}
+    for cgroups in pods:
+        of_pod = {path: CONTAINER for path, name in cgroups.leaves.items() if name is not None}
+        for path, kind in {cgroups.path: POD, **of_pod}.items():
+            is_inner = kind == CONTAINER and path.parent != cgroups.path
+            if path in values and values[path].cpus is not None and not is_inner:
+                kinds[path] = kind
+    return kinds

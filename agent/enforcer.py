@@ -1,16 +1,17 @@
 """Makes cgroups say what they should: observe, plan, write, read back, and notice drift."""
 
+import time
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
+from agent.contests import Contests
+from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.overwritten import Overwritten
 from agent.core.plan import (
     CPU_MAX_FILE,
-    CPU_WEIGHT_FILE,
     CPUS_FILE,
     MEMORY_MAX_FILE,
     MEMS_FILE,
@@ -20,19 +21,20 @@ from agent.core.plan import (
     plan_writes,
 )
 from agent.errors import CgroupError, StateFileError
+from agent.measures import MemoryReport
 from agent.memory_care import MemoryCare
 from agent.memory_mover import Moves
-from agent.ports import GONE, Cgroups, MemoryReport
+from agent.observation import Observed, Observer
+from agent.ports import GONE, Cgroups
 
 FOREIGN_WRITE = "foreign_write"
 QUOTA_REWRITTEN = "quota_rewritten"
 """By a kubelet or runtime, whose quota it is: at a container's birth, a resize, a daemon-reload."""
 RECREATED = "recreated"
+CONTROLLER_OFF = "controller_off"
+"""The cpuset files have vanished: the controller was taken from the cgroup above."""
 KERNEL = "kernel"
 """Our value stands, but the kernel grants less: a CPU went offline, or a parent was narrowed."""
-
-Observed = Mapping[CgroupPath, tuple[int, CgroupValues]]
-"""What cgroups say, each with the identity of its directory."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -60,6 +62,7 @@ class Enforcer:
         note: Callable[[Sequence[Overwritten]], None] = lambda _entries: None,
         care: MemoryCare | None = None,
         quota_is_ours: bool = True,
+        contests: Contests | None = None,
     ) -> None:
         """Enforce on ``cgroups``; ``memory_nodes`` are what a cgroup may use that is bound to none.
 
@@ -75,10 +78,9 @@ class Enforcer:
         self._care = care
         self._write_file = cgroups.write if care is None else care.write
         self._quota_is_ours = quota_is_ours
+        self._contests = contests or Contests(time.monotonic)
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
-        self._without_files: set[CgroupPath] = set()
-        """As the last look at everything found; what is young has none, for a moment."""
-        self._missing_files: set[CgroupPath] = set()
+        self._observer = Observer(cgroups)
 
     def enforce(
         self,
@@ -99,11 +101,13 @@ class Enforcer:
         problems: list[str] = []
         relaxed = desired if self._care is None else self._care.relaxed(desired)
         active = self._active(relaxed, look)
-        observed = self._observe(active, problems)
-        if look is None:
-            self._without_files = {path for path in active if path in self._missing_files}
+        observed = self._observer.look(active, problems)
+        switched_off = self._observer.switched_off
+        drift = self._switch_on(switched_off, problems)
+        if switched_off:
+            observed = self._observer.look(active, problems)
         wanted = self._wanted(relaxed, observed)
-        drift = tuple(self._drift(relaxed, wanted, observed))
+        drift += self._drift(relaxed, wanted, observed, {path.parent for path in switched_off})
         writes = self._write(wanted, observed, problems)
         moves = Moves()
         if self._care is not None:
@@ -112,20 +116,39 @@ class Enforcer:
             moves = self._place(self._care, relaxed, observed, problems)
             writes += Counter({MEMS_FILE: moves.written})
         if writes or moves.in_flight:
-            observed = self._observe(active, problems)
+            observed = self._observer.look(active, problems)
         for path in (active - observed.keys()) | (self._settled.keys() - desired.keys()):
             self._settled.pop(path, None)
+        self._contests.keep(desired)
         problems += self._verify(relaxed, observed, moves)
         return Enforced(
             writes=writes,
-            drift=drift,
+            drift=tuple(drift),
             problems=tuple(dict.fromkeys(problems)),
             in_flight=tuple(sorted(moves.in_flight)),
         )
 
+    @property
+    def settled(self) -> AbstractSet[CgroupPath]:
+        """The cgroups of which it was verified that they say what is desired."""
+        return self._settled.keys()
+
     def memory(self) -> MemoryReport:
         """Return how memory follows its cgroups."""
         return MemoryReport() if self._care is None else self._care.report()
+
+    def _switch_on(self, paths: Iterable[CgroupPath], problems: list[str]) -> list[tuple[str, str]]:
+        """Enable the cpuset controller again where it was taken away; returns where that is drift."""
+        drift = []
+        for path in sorted(paths):
+            sentence = f"{path} has no cpuset files: the controller is off above it"
+            if self._settled.pop(path, None) is not None:
+                drift.append((CONTROLLER_OFF, sentence))
+            try:
+                self._cgroups.enable(path)
+            except CgroupError as error:
+                problems.append(f"{sentence}, and cannot be enabled: {error}")
+        return drift
 
     def _verify(
         self, desired: Mapping[CgroupPath, CgroupValues], observed: Observed, moves: Moves
@@ -169,10 +192,18 @@ class Enforcer:
     ) -> Moves:
         """Bind cgroups to their NUMA nodes, after all else."""
         plan = self._plan(self._wanted(desired, observed), observed)
-        writes = [write for write in plan if write.phase is Phase.MEMS]
+        writes = []
+        for write in (write for write in plan if write.phase is Phase.MEMS):
+            why_not = self._contests.refusal(write, observed[write.path][0])
+            problems += [why_not] if why_not is not None else []
+            writes += [write] if why_not is None else []
         if self._stopping() or not self._journalled(writes, observed, problems):
             return Moves()
-        return care.place(writes)
+        moves = care.place(writes)
+        for write in writes:
+            if write.path not in moves.in_flight | moves.problems.keys():
+                self._contests.written(write, observed[write.path][0])
+        return moves
 
     def _wanted(
         self, desired: Mapping[CgroupPath, CgroupValues], observed: Observed
@@ -188,7 +219,7 @@ class Enforcer:
 
         The list cannot be emptied while processes run (cgroup2-facts section 1).
         """
-        if want.keeps_rest:
+        if want.keeps_rest or want.is_theirs:
             return want
         if want.mems is None and self._memory_nodes and have.mems not in (None, self._memory_nodes):
             return replace(want, mems=self._memory_nodes)
@@ -208,19 +239,25 @@ class Enforcer:
         for write in plan:
             if self._stopping():
                 break
-            why_not = self._why_not(write, kept)
+            identity, seen = observed[write.path]
+            why_not = self._why_not(write, kept) or self._contests.refusal(write, identity)
+            if why_not is None:
+                why_not = self._try(write, identity, writes)
             if why_not is not None:
                 problems.append(why_not)
-                continue
-            try:
-                if self._write_file(write.path, write.file, write.value) is not GONE:
-                    writes[write.file] += 1
-            except CgroupError as error:
-                problems.append(str(error))
                 if write.file == CPUS_FILE:
-                    wanted = desired[write.path].cpus or CPUSet()
-                    kept |= observed[write.path][1].effective_cpus - wanted
+                    kept |= seen.effective_cpus - (desired[write.path].cpus or CPUSet())
         return writes
+
+    def _try(self, write: Write, identity: int, writes: Counter[str]) -> str | None:
+        """Make and count a write; returns why the kernel refuses it."""
+        try:
+            if self._write_file(write.path, write.file, write.value) is not GONE:
+                writes[write.file] += 1
+        except CgroupError as error:
+            return str(error)
+        self._contests.written(write, identity)
+        return None
 
     def _journalled(self, plan: Iterable[Write], observed: Observed, problems: list[str]) -> bool:
         """Remember what a plan overwrites; tell whether it may be carried out."""
@@ -258,56 +295,6 @@ class Enforcer:
                 continue  # our own
             yield Overwritten(path=write.path, identity=identity, file=write.file, value=had)
 
-    def _observe(self, paths: Iterable[CgroupPath], problems: list[str]) -> Observed:
-        """Read what cgroups say; those that have vanished are left out."""
-        observed = {}
-        self._missing_files = set()
-        for path in paths:
-            try:
-                values, identity = self._read(path), self._cgroups.identity(path)
-            except CgroupError as error:
-                problems.append(str(error))
-                continue
-            if values is not None and isinstance(identity, int):
-                observed[path] = (identity, values)
-            elif isinstance(identity, int):
-                self._missing_files.add(path)
-                if path in self._without_files and self._is_populated(path):
-                    problems.append(f"{path} has no cpuset files: the controller is off above it")
-        return observed
-
-    def _is_populated(self, path: CgroupPath) -> bool:
-        """Tell whether anything runs below: a young cgroup has no cpuset files for a moment."""
-        return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
-
-    def _read(self, path: CgroupPath) -> CgroupValues | None:
-        texts = [
-            self._cgroups.read(path, file)
-            for file in (
-                CPUS_FILE,
-                MEMS_FILE,
-                CPU_MAX_FILE,
-                CPU_WEIGHT_FILE,
-                MEMORY_MAX_FILE,
-                CPUS_FILE + ".effective",
-                MEMS_FILE + ".effective",
-            )
-        ]
-        cpus, mems, cpu_max, weight, memory_max, effective_cpus, effective_mems = (
-            text if isinstance(text, str) else None for text in texts
-        )
-        if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
-            return None
-        return CgroupValues(
-            cpus=CPUSet.parse(cpus) or None,
-            mems=NodeSet.parse(mems) or None,
-            cpu_max=None if cpu_max is None else parse_cpu_max(cpu_max),
-            cpu_weight=None if weight is None else int(weight),
-            memory_max=None if memory_max is None else parse_memory_max(memory_max),
-            effective_cpus=CPUSet.parse(effective_cpus),
-            effective_mems=NodeSet.parse(effective_mems),
-        )
-
     def _mismatch(self, path: CgroupPath, want: CgroupValues, seen: CgroupValues) -> str | None:
         """Say how what the kernel grants differs from what was decided, None where it does not."""
         for file, wanted, have in _differences(want, seen):
@@ -324,8 +311,12 @@ class Enforcer:
         desired: Mapping[CgroupPath, CgroupValues],
         wanted: Mapping[CgroupPath, CgroupValues],
         observed: Observed,
+        switched: AbstractSet[CgroupPath],
     ) -> Iterable[tuple[str, str]]:
-        """Yield what somebody else changed since a value was verified and still is desired."""
+        """Yield what somebody else changed since a value was verified and still is desired.
+
+        Below cgroups whose controllers were ``switched`` off, values have been lost by that.
+        """
         for path, (identity, seen) in observed.items():
             settled = self._settled.get(path)
             if settled is None or settled[1] != desired[path]:
@@ -337,6 +328,7 @@ class Enforcer:
             for file, want, have in changed:
                 is_theirs = file == CPU_MAX_FILE and not self._quota_is_ours
                 cause = QUOTA_REWRITTEN if is_theirs else FOREIGN_WRITE
+                cause = CONTROLLER_OFF if path.parent in switched else cause
                 yield cause, f"{path}/{file} says {have!r} instead of {want!r}"
             mismatch = None if changed else self._mismatch(path, desired[path], seen)
             if mismatch is not None:
@@ -346,17 +338,6 @@ class Enforcer:
 def _value(values: CgroupValues, file: str) -> str:
     value = file_values(values)[file]
     return "" if value is None else str(value)
-
-
-def parse_cpu_max(text: str) -> CpuMax:
-    """Read the kernel's rendering of ``cpu.max``: ``max 100000`` or ``50000 100000``."""
-    quota, period = text.split()
-    return CpuMax(None if quota == "max" else int(quota), int(period))
-
-
-def parse_memory_max(text: str) -> MemoryMax:
-    """Read the kernel's rendering of ``memory.max``: ``max`` or a number of bytes."""
-    return MemoryMax(None if text == "max" else int(text))
 
 
 def _differences(want: CgroupValues, have: CgroupValues) -> list[tuple[str, str, str]]:

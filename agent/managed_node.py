@@ -4,6 +4,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 
 from agent.cgroup_tree import CgroupTree, Layout
+from agent.confinement import Confinement
+from agent.contests import Contests
 from agent.core.entitlement import Entitlement
 from agent.core.overwritten import Overwritten
 from agent.core.startup import Rules
@@ -37,6 +39,8 @@ class Node:
     entitlement: Entitlement = field(default_factory=Entitlement)
     standing_problems: tuple[str, ...] = ()
     """What was found at the start, and stays until the next one: another CPU manager, say."""
+    other_managers: tuple[str, ...] = ()
+    """Programs that place containers here, too, as found at the start."""
     drift_interval_s: float = 10.0
     on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
     """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
@@ -48,7 +52,11 @@ class Node:
     """Reads the machine anew and returns what holds on it; raises `agent.errors.NumaletError`."""
     names: ContainerNames | None = None
     """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
+    hears_of_devices: bool = False
+    """Whether somebody posts `agent.ports.DevicesFound`: then pods that ask for devices wait for it."""
     watcher: CgroupWatcher | None = None
+    confinement: Confinement | None = None
+    """Who notes how soon new cgroups are confined, where a watch tells him of them."""
     journal: Journal | None = None
     care: MemoryCare | None = None
     """How memory is moved; without, a pass waits for all pages that move, and nobody checks."""
@@ -78,8 +86,11 @@ class Node:
                 note=self.note,
                 care=self.care,
                 quota_is_ours=self.names is None,
+                contests=Contests(self.clock.monotonic_s),
             ),
             cgroups=self.cgroups,
+            confinement=self.confinement
+            or Confinement(self.cgroups, self.clock.monotonic_s, lambda _pid: False),
             journal=self.journal,
             runtime_makes=self.names is not None,
             watcher=self.watcher,

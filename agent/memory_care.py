@@ -7,9 +7,10 @@ from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.cpuset import NodeSet
 from agent.core.plan import Write
 from agent.errors import CgroupError
+from agent.measures import MemoryReport
 from agent.memory_mover import MemoryMover, Moves
 from agent.memory_watch import MemoryWatch
-from agent.ports import GONE, Gone, MemoryReport
+from agent.ports import GONE, Gone
 
 
 class MemoryCare:

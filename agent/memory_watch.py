@@ -10,8 +10,9 @@ from agent.core.cpuset import NodeSet
 from agent.core.memory_moves import sum_outside
 from agent.core.memory_pressure import Bound, Headroom, headrooms, short_sets, widened
 from agent.errors import CgroupError, EnvironmentProblem
+from agent.measures import MemoryReport
 from agent.memory_accounts import read_charge, read_growth
-from agent.ports import Cgroups, Clock, MemoryReport, NodeMemoryReader
+from agent.ports import Cgroups, Clock, NodeMemoryReader
 
 log = structlog.get_logger(component="memory")
 

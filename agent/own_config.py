@@ -2,18 +2,21 @@
 
 import re
 from collections.abc import Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PlainValidator
 from pydantic.alias_generators import to_camel
 
+from agent.core.cpuset import CPUSet, IdSetError
 from agent.core.departures import OPT_IN, POD_QUOTA
 from agent.core.quantity import whole_bytes
 
 KIND = "AgentConfiguration"
 API_VERSION = "numalet.io/v1alpha1"
 KUBELET_FOLDER = Path("/var/lib/kubelet")
+POD_RESOURCES = KUBELET_FOLDER / "pod-resources/kubelet.sock"
 
 DEPARTURES = frozenset({*OPT_IN, POD_QUOTA})
 """What may be switched under ``departures``; only `POD_QUOTA` is on by default."""
@@ -75,6 +78,38 @@ def _departures(value: object) -> object:
     return value
 
 
+def _coexistence(value: object) -> CPUSet | str:
+    """Return what to do beside another CPU manager; a set of CPUs is the fence to keep to."""
+    if value in ("observe", "force"):
+        return str(value)
+    if not isinstance(value, Mapping) or value.keys() != {"fence"}:
+        raise ValueError(f"{value!r} is not possible: write observe, force or {{fence: 8-15}}, say")
+    try:
+        fence = CPUSet.parse(str(value["fence"]))
+    except IdSetError as error:
+        raise ValueError(f"fence: {error}") from error
+    if not fence:
+        raise ValueError("fence: write a list of CPUs such as 8-15")
+    return fence
+
+
+def _switch(value: object) -> object:
+    """Return a word as it was meant: YAML makes a boolean of ``off``."""
+    return "off" if value is False else value
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Whether the kubelet is asked for the devices of pods, and at which socket of the node.
+
+    ``limit_s`` is how long a pod waits for them at most.
+    """
+
+    ask: Literal["auto", "off"] = "auto"
+    limit_s: float = 10.0
+    socket: Path = POD_RESOURCES
+
+
 class _Section(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True, alias_generator=to_camel)
 
@@ -123,4 +158,18 @@ class AgentConfiguration(BaseModel):
     node_resource_topology: bool = False
     on_rejection: Literal["keep", "evict"] = "keep"
     evictions_per_hour: int = Field(default=10, ge=1)
-    coexistence: Literal["observe", "force"] = "observe"
+    devices: Annotated[Literal["auto", "off"], BeforeValidator(_switch)] = "auto"
+    devices_timeout: Annotated[float, BeforeValidator(_duration_s)] = 10.0
+    kubelet_pod_resources: Annotated[Path, BeforeValidator(_socket_path)] = POD_RESOURCES
+    unsupported_runtime_classes: list[str] = ["kata*", "gvisor*", "runsc*"]
+    coexistence: Annotated[Literal["observe", "force"] | CPUSet, PlainValidator(_coexistence)] = (
+        "observe"
+    )
+
+    def asking_for_devices(self) -> Devices:
+        """Return the keys about devices as one value."""
+        return Devices(
+            ask=self.devices,
+            limit_s=self.devices_timeout,
+            socket=self.kubelet_pod_resources,
+        )

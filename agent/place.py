@@ -12,6 +12,7 @@ import structlog
 
 from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
+from agent.core.findings import Finding
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
 from agent.node import cgroup_layout, procfs
@@ -148,16 +149,22 @@ def layout_of(place: Place, config: AgentConfig) -> CgroupLayout:
     return CgroupLayout(driver=driver, root=root)
 
 
-def other_managers(place: Place, config: AgentConfig) -> tuple[str, ...]:
-    """Say who else places containers here; nothing is enforced over them unless that is forced."""
+def other_managers(place: Place, config: AgentConfig) -> tuple[Finding, ...]:
+    """Say who else places containers here."""
     if place.mode == "simulated":
         return ()
     found = rivals(config.host_root, config.state_dir)
     for finding in found:
         log.warning("other_cpu_manager", what=finding.sentence, enforced=config.coexistence)
-    if config.coexistence == "force":
+    return found
+
+
+def why_only_observing(found: tuple[Finding, ...], config: AgentConfig) -> tuple[str, ...]:
+    """Say who keeps numalet from enforcing: all others, unless it is forced or keeps to a fence."""
+    if config.coexistence != "observe":
         return ()
     return tuple(
-        f"numalet only observes, since {f.sentence}: {f.cure}, or set coexistence: force"
+        f"numalet only observes, since {f.sentence}: {f.cure}, or set coexistence to force, or to a"
+        " fence of CPUs that it leaves alone"
         for f in found
     )

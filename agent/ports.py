@@ -6,12 +6,13 @@ from functools import cached_property
 from typing import Protocol
 
 from agent.core.cgroups import CgroupPath
-from agent.core.explain import PodVerdict, explain
+from agent.core.explain import WAITING_FOR_DEVICES, PodVerdict, explain
 from agent.core.memory_moves import NodeRoom
 from agent.core.overwritten import Overwritten
-from agent.core.pods import Pod, PodUID
+from agent.core.pods import DeviceNodes, Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.state import NodeState
+from agent.measures import ConfinementReport, MemoryReport
 
 
 class Gone:
@@ -65,6 +66,10 @@ class Cgroups(Protocol):
         """Create a cgroup (and those above it), with cpuset, cpu and memory enabled for it."""
         ...
 
+    def enable(self, path: CgroupPath) -> None:
+        """Enable cpuset, cpu and memory for an existing cgroup, from the top down; makes none."""
+        ...
+
     def remove(self, path: CgroupPath) -> None:
         """Remove an empty cgroup; nothing happens where it has vanished."""
         ...
@@ -106,6 +111,16 @@ class ContainerName(Protocol):
     @property
     def pod_uid(self) -> PodUID:
         """The UID of its pod, as the kubelet knows it."""
+        ...
+
+    @property
+    def runtime(self) -> str:
+        """What runs it (``runc``, ``kata-qemu``), empty where nobody says."""
+        ...
+
+    @property
+    def has_own_kernel(self) -> bool:
+        """Tell whether that is a kernel of its own: the container is no process of this one."""
         ...
 
 
@@ -253,6 +268,17 @@ class SourceState:
 
 
 @dataclass(frozen=True, slots=True)
+class DevicesFound:
+    """Where a pod's devices are (`Devices.nodes`), so that it can be decided on.
+
+    None: nobody knows, and it shall not wait any longer.
+    """
+
+    uid: PodUID
+    nodes: DeviceNodes | None
+
+
+@dataclass(frozen=True, slots=True)
 class Tick:
     """Time to look whether anything drifted."""
 
@@ -272,28 +298,11 @@ Event = (
     | CgroupsChanged
     | HardwareChanged
     | SourceState
+    | DevicesFound
     | Tick
     | Stop
 )
 Post = Callable[[Event], None]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class MemoryReport:
-    """How memory follows its cgroups, and what is left on the NUMA nodes that these are bound to.
-
-    ``moves`` maps each cgroup whose pages move to when that began, in seconds since the epoch, and
-    to None where it waits for another.  ``moved_bytes`` count since the start of the process;
-    ``left_behind_bytes`` lie now on other nodes than they should.  ``headroom_bytes`` is by list of
-    nodes, ``shortages`` are sentences, ``widened`` who is bound no longer because of them.
-    """
-
-    moves: Mapping[CgroupPath, float | None] = field(default_factory=dict)
-    moved_bytes: int = 0
-    left_behind_bytes: int = 0
-    headroom_bytes: Mapping[str, int] = field(default_factory=dict)
-    shortages: tuple[str, ...] = ()
-    widened: tuple[CgroupPath, ...] = ()
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -311,16 +320,24 @@ class Snapshot:
     state: NodeState
     pods: tuple[Pod, ...]
     rejections: Mapping[PodUID, Rejection]
+    complaints: Mapping[PodUID, Rejection] = field(default_factory=dict)
+    """What pods that keep what they have ask for in vain, and why."""
     rejected_inputs: Mapping[str, str]
+    """Files and objects that cannot be read, and why."""
     source: SourceState
     ready: bool
     cgroup_root: str
+    waiting: frozenset[PodUID] = frozenset()
+    """Who of ``pods`` is not decided on before it is known which devices he has."""
     problems: tuple[str, ...] = ()
+    other_managers: tuple[str, ...] = ()
+    """Programs that place containers on this node, too."""
     writes: Mapping[str, int] = field(default_factory=dict)
     drift: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)
     checkpoints: int = 0
     memory: MemoryReport = field(default_factory=MemoryReport)
+    confinement: ConfinementReport = field(default_factory=ConfinementReport)
 
     @cached_property
     def verdicts(self) -> tuple[PodVerdict, ...]:
@@ -331,4 +348,6 @@ class Snapshot:
         """Return the verdict on one of ``pods``."""
         rejection = self.rejections.get(pod.uid)
         why = None if rejection is None else (rejection.reason, rejection.message)
+        if pod.uid in self.waiting:
+            why = WAITING_FOR_DEVICES, "the kubelet has not told yet which devices the pod has"
         return explain(self.rules, self.state, pod, why)

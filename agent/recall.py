@@ -6,7 +6,8 @@ from dataclasses import replace
 import structlog
 
 from agent.cgroup_tree import CgroupTree
-from agent.core.adoption import Adopted, adopt_running
+from agent.core.admission import remove
+from agent.core.adoption import Adopted, adopt, adopt_running, is_bare_hold
 from agent.core.cgroups import Seen
 from agent.core.cpuset import CPUSet
 from agent.core.desired import PodCgroups
@@ -65,6 +66,27 @@ def take_over(
             cpus=str(taken.state.pods[uid].held),
         )
     return taken
+
+
+def named(rules: Rules, tree: CgroupTree, state: NodeState, pod: Pod) -> NodeState:
+    """Return the state in which a pod that ran without a name holds what it asks for."""
+    entry = state.pods.get(pod.uid)
+    if entry is None or not is_bare_hold(entry):
+        return state
+    try:
+        seen = tree.seen(tree.of(pod))
+    except CgroupError as error:
+        log.warning("cgroup_not_read", pod=pod.full_name, what=str(error))
+        return state
+    apart = without(rules, state, pod.uid)
+    adopted = seen and adopt(rules, apart, pod, seen, entry.held)
+    return adopted or apart
+
+
+def without(rules: Rules, state: NodeState, uid: PodUID) -> NodeState:
+    """Return the state without a pod; of what it held, CPUs that are offline come back later."""
+    state = remove(state, uid)
+    return replace(state, default=state.default & rules.topology.cpus)
 
 
 def _first_owners(entries: Mapping[PodUID, PodEntry]) -> dict[PodUID, PodEntry]:

@@ -12,17 +12,18 @@ from dataclasses import replace
 
 import structlog
 
-from agent.core.admission import Admitted, init_ended, refuse, remove
-from agent.core.adoption import adopt, is_bare_hold
+from agent.awaited_devices import AwaitedDevices
+from agent.conditions import Conditions
+from agent.core.admission import Admitted, init_ended, refuse
 from agent.core.cgroups import CgroupPath
-from agent.core.pods import Pod, PodUID
+from agent.core.pods import DeviceNodes, Pod, PodUID
 from agent.core.resize import resize
 from agent.core.restore import fits, rebuild
-from agent.core.state import NodeState
 from agent.errors import CgroupError, InputError, InvariantBroken, NumaletError, StateFileError
 from agent.managed_node import Node
 from agent.ports import (
     CgroupsChanged,
+    DevicesFound,
     Event,
     HardwareChanged,
     InputRejected,
@@ -36,7 +37,7 @@ from agent.ports import (
     Stop,
     Tick,
 )
-from agent.recall import believable, take_over
+from agent.recall import believable, named, take_over, without
 
 log = structlog.get_logger(component="reconciler")
 
@@ -58,14 +59,10 @@ class Reconciler:
         """Which cgroups are to be looked at though they said what they should."""
         self._released: set[PodUID] = set()
         """Who has gone, though the checkpoint may not say so yet."""
-        self._inputs: dict[str, str] = {}
-        self._complaints: dict[PodUID, tuple[Pod, str]] = {}
-        """Pods as their source wants them, and why they cannot be so."""
-        self._source = SourceState(healthy=False, detail="no list of pods yet")
+        self._conditions = Conditions()
         self._listed = False
         self._has_room = False
         """Whether somebody has gone since the rejected pods were last decided on."""
-        self._problems: tuple[str, ...] = ()
         self._hardware_problem: tuple[str, ...] = ()
         self._writes: Counter[str] = Counter()
         self._drift: Counter[str] = Counter()
@@ -78,6 +75,7 @@ class Reconciler:
         self._state = self._durable.state
         self._pods: dict[PodUID, Pod] = dict(self._durable.pods)
         self._rejections: dict[PodUID, Rejection] = dict(self._durable.rejections)
+        self._devices = AwaitedDevices(self._pods.values(), are_told=node.hears_of_devices)
 
     def run(self, events: "queue.SimpleQueue[Event]") -> None:
         """Handle events until `Stop`; look for drift whenever none came for a while.
@@ -126,10 +124,12 @@ class Reconciler:
                 self._take_in(pod)
             case PodGone(uid):
                 self._depart(uid)
-            case InputRejected(where, reason):
-                self._note_input(where, reason)
+            case InputRejected():
+                self._conditions.note_input(event)
             case SourceState():
-                self._note_source(event)
+                self._conditions.note_source(event)
+            case DevicesFound(uid, nodes):
+                self._note_devices(uid, nodes)
             case HardwareChanged(what):
                 self._reread(what)
             case CgroupsChanged(path) if path.relative:
@@ -137,7 +137,7 @@ class Reconciler:
                 return
             case CgroupsChanged() | Tick() | Stop():
                 pass
-        self._look_at_all |= not isinstance(event, PodChanged | PodGone)
+        self._look_at_all |= not isinstance(event, PodChanged | PodGone | DevicesFound)
 
     def _reread(self, what: str) -> None:
         """Follow CPUs and memory that came or went; nobody loses what he holds."""
@@ -167,10 +167,10 @@ class Reconciler:
         if not self._listed:
             self._adopt({pod.uid: pod for pod in pods})
         self._listed = True
-        if not self._source.healthy:
-            self._note_source(SourceState(healthy=True, detail="the list of pods is complete"))
-        missing = (self._pods.keys() | self._state.pods.keys()) - {pod.uid for pod in pods}
-        for uid in () if self._inputs else missing:
+        self._conditions.note_list()
+        known = self._pods.keys() | self._state.pods.keys() | self._devices.uids
+        missing = known - {pod.uid for pod in pods}
+        for uid in () if self._conditions.inputs else missing:
             self._depart(uid)
         self._release_departed([])  # who has gone makes room; what is in the way is told later
         for pod in pods:
@@ -190,11 +190,20 @@ class Reconciler:
         try:
             path = self._tree.path_of(pod)
         except InputError as error:
-            self._complain(pod, str(error))
+            self._conditions.complain(pod, "InvalidUID", str(error))
+            return
+        runs = (known.own_kernel if known else "") or self._node.entitlement.own_kernel(pod)
+        pod = replace(pod, own_kernel=runs) if runs else pod
+        pod = self._devices.known_of(pod)
+        if known is None and pod.uid not in self._state.pods and self._devices.hold_back(pod):
             return
         if known is not None and self._tree.path_of(known) != path:
             self._departing[pod.uid] = pod
-        elif known is None or self._complaints.get(pod.uid) or not self._asks_the_same(known, pod):
+        elif (
+            known is None
+            or self._conditions.complaints.get(pod.uid)
+            or not self._asks_the_same(known, pod)
+        ):
             self._decide(pod, known)
         else:
             self._pods[pod.uid] = pod
@@ -209,19 +218,24 @@ class Reconciler:
         return was == now
 
     def _decide(self, pod: Pod, known: Pod | None) -> None:
-        """Admit or reject; who holds something keeps of it what he asks for now."""
-        state = self._named(pod) if known is None else self._state
+        """Admit or reject; who holds something keeps of it what he asks for now.
+
+        Who turns out to have a kernel of his own gives it back: he does not run on it alone.
+        """
+        rules = self._node.rules
+        if pod.own_kernel and pod.uid in self._state.pods:
+            self._state, self._has_room = without(rules, self._state, pod.uid), True
+        state = self._state if known else named(rules, self._tree, self._state, pod)
+        is_placed = known is not None and pod.uid not in self._rejections and not pod.own_kernel
         refusal = self._node.entitlement.refusal(pod)
-        verdict = (
-            resize(self._node.rules, state, pod) if refusal is None else refuse(state, *refusal)
-        )
+        verdict = resize(rules, state, pod) if refusal is None else refuse(state, *refusal)
         if isinstance(verdict, Admitted):
             self._decisions["admitted"] += 1
             self._rejections.pop(pod.uid, None)
-            self._complaints.pop(pod.uid, None)
             log.info("pod_admitted", pod=pod.full_name, uid=pod.uid)
-        elif pod.uid in state.pods or (known is not None and pod.uid not in self._rejections):
-            self._keep_placement(pod, known or pod, f"{verdict.reason}: {verdict.message}")
+        elif pod.uid in state.pods or is_placed:
+            self._conditions.complain(pod, verdict.reason, verdict.message)
+            self._keep_placement(pod, known or pod)
             return
         else:
             self._decisions[verdict.reason] += 1
@@ -229,12 +243,12 @@ class Reconciler:
             log.warning(
                 "pod_rejected", pod=pod.full_name, reason=verdict.reason, message=verdict.message
             )
+        self._conditions.complaints.pop(pod.uid, None)
         self._state = verdict.state
         self._pods[pod.uid] = pod
 
-    def _keep_placement(self, pod: Pod, known: Pod, why: str) -> None:
+    def _keep_placement(self, pod: Pod, known: Pod) -> None:
         """Leave what runs where it is: its new demand does not fit; follow all else."""
-        self._complain(pod, why)
         self._pods[pod.uid] = replace(
             known,
             ephemeral_containers=pod.ephemeral_containers,
@@ -242,57 +256,28 @@ class Reconciler:
             ended_init=pod.ended_init,
         )
 
-    def _named(self, pod: Pod) -> NodeState:
-        """Return the state in which a pod that ran without a name holds what it asks for."""
-        entry = self._state.pods.get(pod.uid)
-        if entry is None or not is_bare_hold(entry):
-            return self._state
-        state = self._without(pod.uid)
-        try:
-            seen = self._tree.seen(self._tree.of(pod))
-        except CgroupError as error:
-            log.warning("cgroup_not_read", pod=pod.full_name, what=str(error))
-            return self._state
-        adopted = seen and adopt(self._node.rules, state, pod, seen, entry.held)
-        return adopted or state
+    def _note_devices(self, uid: PodUID, nodes: DeviceNodes | None) -> None:
+        """Decide on a pod that waited for its devices; who is placed stays where he is."""
+        known = self._pods.get(uid)
+        is_placed = known is not None and uid not in self._rejections
+        waited = self._devices.note(uid, nodes, is_placed=is_placed)
+        if waited is not None:
+            self._take_in(waited)
+        elif known is not None:
+            self._pods[uid] = self._devices.known_of(known)
 
     def _depart(self, uid: PodUID) -> None:
-        self._complaints.pop(uid, None)
+        self._devices.forget(uid)
+        self._conditions.complaints.pop(uid, None)
         if uid in self._pods or uid in self._state.pods:
             self._departing[uid] = None
-
-    def _note_source(self, source: SourceState) -> None:
-        if source != self._source:
-            self._source = source
-            tell = log.info if source.healthy else log.warning
-            tell("source", healthy=source.healthy, detail=source.detail)
-
-    def _note_problems(self, problems: tuple[str, ...]) -> None:
-        former, self._problems = self._problems, problems
-        for problem in problems:
-            if problem not in former:
-                log.error("problem", what=problem)
-        for problem in former:
-            if problem not in problems:
-                log.info("problem_solved", what=problem)
-
-    def _note_input(self, where: str, reason: str) -> None:
-        if not reason:
-            self._inputs.pop(where, None)
-        elif self._inputs.get(where) != reason:
-            self._inputs[where] = reason
-            log.warning("input_rejected", where=where, reason=reason)
-
-    def _complain(self, pod: Pod, reason: str) -> None:
-        if self._complaints.get(pod.uid) != (pod, reason):
-            self._complaints[pod.uid] = (pod, reason)
-            log.warning("input_rejected", where=pod.full_name, reason=reason)
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
         problems = [*self._node.standing_problems, *self._hardware_problem]
         self._release_departed(problems)
-        for pod, _ in tuple(self._complaints.values()):
+        self._look_at_runtimes(problems)
+        for pod, _ in tuple(self._conditions.complaints.values()):
             self._take_in(pod)  # there may be room now
         for uid in tuple(self._rejections) if self._has_room else ():
             self._decide(self._pods[uid], self._pods[uid])
@@ -305,7 +290,7 @@ class Reconciler:
             self._enforce(problems)
         self._look_at_all = False
         self._changed.clear()
-        self._note_problems(tuple(dict.fromkeys(problems)))
+        self._conditions.note_problems(tuple(dict.fromkeys(problems)))
         self._publish(self.snapshot())
 
     def snapshot(self) -> Snapshot:
@@ -317,19 +302,22 @@ class Reconciler:
             observe=node.observe,
             rules=node.rules,
             state=self._state,
-            pods=tuple(self._pods.values()),
+            pods=(*self._pods.values(), *self._devices.waiting.values()),
+            waiting=frozenset(self._devices.waiting),
             rejections=dict(self._rejections),
-            rejected_inputs=self._inputs
-            | {pod.full_name: reason for pod, reason in self._complaints.values()},
-            source=self._source,
+            complaints=self._conditions.refusals(),
+            rejected_inputs=dict(self._conditions.inputs),
+            source=self._conditions.source,
             ready=self._listed and (node.observe or self._durable.state is self._state),
             cgroup_root=node.cgroup_root,
-            problems=self._problems,
+            problems=self._conditions.problems,
+            other_managers=node.other_managers,
             writes=dict(self._writes),
             drift=dict(self._drift),
             decisions=dict(self._decisions),
             checkpoints=self._checkpoints,
             memory=self._enforcement.enforcer.memory(),
+            confinement=self._enforcement.confinement.report(),
         )
 
     def _check_owners(self) -> None:
@@ -381,12 +369,16 @@ class Reconciler:
                     self._take_in(successor)
             elif successor is not None:
                 why = "its new QoS class means another cgroup: end what runs in the pod first"
-                self._complain(successor, why)
+                self._conditions.complain(successor, "QoSClassChanged", why)
 
-    def _without(self, uid: PodUID) -> NodeState:
-        """Return the state without a pod; of what it held, CPUs that are offline come back later."""
-        state = remove(self._state, uid)
-        return replace(state, default=state.default & self._node.rules.topology.cpus)
+    def _look_at_runtimes(self, problems: list[str]) -> None:
+        """Decide anew on pods whose runtime says by now that they have a kernel of their own."""
+        for pod in self._tree.newly_unsupported(self._pods.values(), problems):
+            known = self._pods[pod.uid]
+            if self._asks_the_same(known, pod):
+                self._pods[pod.uid] = pod
+            else:
+                self._decide(pod, known)
 
     def _forget(self, uid: PodUID) -> None:
         pod = self._pods.pop(uid, None)
@@ -394,6 +386,6 @@ class Reconciler:
         self._released.add(uid)
         self._has_room = True
         self._rejections.pop(uid, None)
-        self._complaints.pop(uid, None)
-        self._state = self._without(uid)
+        self._conditions.complaints.pop(uid, None)
+        self._state = without(self._node.rules, self._state, uid)
         log.info("pod_released", pod=pod.full_name if pod is not None else "?", uid=uid)

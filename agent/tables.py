@@ -16,12 +16,20 @@ from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
+from agent.core.explain import WAITING_FOR_DEVICES
 from agent.core.quantity import format_bytes
 from agent.core.topology import NodeTopology, NumaNode
 
 Json = dict[str, Any]
 
-_STYLES = {"exclusive": "bold green", "pod-shared": "cyan", "node-shared": "", "rejected": "red"}
+_STYLES = {
+    "exclusive": "bold green",
+    "pod-shared": "cyan",
+    "node-shared": "",
+    "unsupported-runtime": "yellow",
+    "rejected": "red",
+    "waiting": "yellow",
+}
 _WIDTH_OF_A_FILE = 100_000
 """No line is ever wrapped where a program reads it; tables take what they need."""
 _LONGEST_RANGE = 16
@@ -95,11 +103,18 @@ def print_pods(out: Console, document: Json) -> None:
     for pod in document["pods"]:
         if not pod["admitted"]:
             name = f"{pod['namespace']}/{pod['name']}"
-            _print_line(out, f"{name} rejected: {pod['reason']}: {pod['message']}", "red")
+            text = f"{name} {_decision(pod)}: {pod['reason']}: {pod['message']}"
+            _print_line(out, text, _STYLES[_decision(pod)])
+
+
+def _decision(pod: Json) -> str:
+    if pod["reason"] == WAITING_FOR_DEVICES:
+        return "waiting"
+    return "admitted" if pod["admitted"] else "rejected"
 
 
 def _pod_rows(pod: Json) -> Iterator[Sequence[_Cell]]:
-    verdict = "admitted" if pod["admitted"] else "rejected"
+    verdict = _decision(pod)
     yield (
         _Cell(f"{pod['namespace']}/{pod['name']}", "bold"),
         _Cell(pod["qosClass"], "dim"),
@@ -132,6 +147,8 @@ def print_status(out: Console, document: Json) -> None:
         _print_line(out, f"input rejected: {where}: {reason}", "yellow")
     for problem in document["problems"]:
         _print_line(out, f"problem: {problem}", "red")
+    for kind, trouble in document.get("outbound", {}).get("troubles", {}).items():
+        _print_line(out, f"not said ({kind}): {trouble}", "yellow")
     for cause, count in document["drift"].items():
         _print_line(out, f"drift ({cause}): {count}")
     print_pods(out, document)
@@ -166,7 +183,8 @@ def print_explanation(out: Console, pod: Json) -> None:
         pool = f"CPUs {pod['cpuPool']} on NUMA node {pod['numaNodes']}"
         _print_line(out, f"admitted, holds {pool if pod['cpuPool'] else 'no CPUs of its own'}")
     else:
-        _print_line(out, f"rejected: {pod['reason']}: {pod['message']}", "red")
+        text = f"{_decision(pod)}: {pod['reason']}: {pod['message']}"
+        _print_line(out, text, _STYLES[_decision(pod)])
     rows = (
         (
             _Cell(c["name"]),

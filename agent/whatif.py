@@ -5,8 +5,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from agent.config import AgentConfig, fill_in, load
-from agent.core.admission import Rejected, admit
+from agent.core.admission import Rejected, admit, refuse
+from agent.core.checkup_cgroups import assignable
 from agent.core.departures import POD_QUOTA
+from agent.core.entitlement import Entitlement
 from agent.core.explain import PodVerdict, explain
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules, StartupRefused, start
@@ -39,19 +41,37 @@ def configure(path: Path | None, topology: NodeTopology) -> tuple[AgentConfig, R
     policy = replace(config.policy, min_default_cpus=config.min_default_cpus)
     if config.pod_quota:
         policy = replace(policy, departures=policy.departures | {POD_QUOTA})
+    where = str(path) if path is not None else "defaults"
     try:
-        return config, start(kubelet_view(topology), policy)
+        rules = start(kubelet_view(topology), policy)
     except StartupRefused as refusal:
-        where = str(path) if path is not None else "defaults"
         raise InputError(f"the {refusal.stage} refuses this: {refusal}", where=where) from refusal
+    if policy.fence and not assignable(rules):
+        why = (
+            f"coexistence: the fence {policy.fence} has no CPU of this machine that is not reserved"
+        )
+        raise InputError(why, where=where)
+    absent = policy.fence - topology.cpus
+    if absent:
+        what = (
+            f"{where}: coexistence: this machine has no CPUs {absent} (yet), which the fence names"
+        )
+        config = replace(config, warnings=(*config.warnings, what))
+    return config, rules
 
 
-def plan(rules: Rules, state: NodeState, pods: Iterable[Pod]) -> Planned:
+def plan(
+    rules: Rules,
+    state: NodeState,
+    pods: Iterable[Pod],
+    entitlement: Entitlement = Entitlement(),  # noqa: B008 - immutable
+) -> Planned:
     """Decide on pods one after the other, starting from ``state``."""
-    pods = tuple(pods)
+    pods = tuple(replace(pod, own_kernel=entitlement.own_kernel(pod)) for pod in pods)
     rejections: dict[PodUID, tuple[str, str]] = {}
     for pod in pods:
-        verdict = admit(rules, state, pod)
+        refusal = entitlement.refusal(pod)
+        verdict = admit(rules, state, pod) if refusal is None else refuse(state, *refusal)
         state = verdict.state
         if isinstance(verdict, Rejected):
             rejections[pod.uid] = (verdict.reason, verdict.message)

@@ -11,6 +11,7 @@ from dataclasses import dataclass, replace
 from agent.core import cpu_allocation, init_inside_app, memory_allocation
 from agent.core.cpuset import NodeSet
 from agent.core.departures import LEAKED_CPUS, READMIT
+from agent.core.device_hints import with_devices
 from agent.core.draft import NO_AFFINITY, Draft, Refusal
 from agent.core.hints import Merger, Offer
 from agent.core.keeping import held_affinity
@@ -70,7 +71,20 @@ def admit(rules: Rules, state: NodeState, pod: Pod) -> Admitted | Rejected:
 def decide(
     rules: Rules, state: NodeState, pod: Pod, former: PodEntry | None = None
 ) -> Admitted | Rejected:
-    """Decide on a pod that is not in the state; ``former`` is what it held until now."""
+    """Decide on a pod that is not in the state; ``former`` is what it held until now.
+
+    Best-effort refuses nobody for his devices: where following them leads to that, nothing follows.
+    """
+    verdict = _decide_on(rules, state, pod, former)
+    aligns = rules.policy.topology_policy == "best-effort" and pod.devices is not None
+    if aligns and isinstance(verdict, Rejected):
+        return _decide_on(rules, state, replace(pod, devices=None), former)
+    return verdict
+
+
+def _decide_on(
+    rules: Rules, state: NodeState, pod: Pod, former: PodEntry | None
+) -> Admitted | Rejected:
     if init_inside_app.applies(rules, pod):
         verdict = _decide(state, Draft(rules, state, pod, init_inside_app=True, has=former))
         if isinstance(verdict, Admitted):
@@ -220,12 +234,13 @@ def _allocate(draft: Draft, container: Container, affinity: Affinity) -> None:
     memory_allocation.allocate_container(draft, container, affinity)
 
 
-def _merge(draft: Draft, container: str | None, offers: tuple[Offer, Offer]) -> Affinity:
+def _merge(draft: Draft, container: str | None, offers: tuple[Offer, ...]) -> Affinity:
     """Merge hints by the policy; raises `Refusal` where it does not admit the result."""
     held = held_affinity(draft, container)
     if held is not None:
         return held
     rules = draft.rules
+    offers = with_devices(rules, draft.pod, container, offers)
     draft.offers += [(container, offer) for offer in offers]
     merger = Merger(rules.node_mask, rules.distances)
     match rules.policy.topology_policy:

@@ -164,7 +164,7 @@ def _hold(state: NodeState, uid: PodUID, cpus: CPUSet) -> NodeState:
 
 def _own_cpus(rules: Rules, seen: Mapping[PodUID, Seen], shared: CPUSet) -> dict[PodUID, CPUSet]:
     """Return the CPUs of the machine on which only one pod is seen, for each pod."""
-    once, several = 0, (shared | rules.reserved).bits
+    once, several = 0, shared.bits | rules.withheld
     for one in seen.values():
         bits = one.all_cpus.bits
         several |= once & bits

@@ -98,6 +98,8 @@ class CgroupValues:
     memory_max: MemoryMax | None = None
     keeps_rest: bool = False
     """Nobody knows what else the cgroup should say: what it says is left."""
+    is_theirs: bool = False
+    """All else is another CPU manager's: what it says is left, but what was overwritten given back."""
     effective_cpus: CPUSet = field(default_factory=CPUSet)
     effective_mems: NodeSet = field(default_factory=NodeSet)
 

@@ -18,6 +18,7 @@ _ALWAYS: tuple[Callable[[NodeFacts], Iterator[Finding]], ...] = (
     checkup_rivals.kubelet,
     checkup_rivals.managers,
     checkup_rivals.numalets,
+    checkup_machine.devices,
     checkup_machine.state_folder,
     checkup_machine.inotify,
     checkup_machine.swap,
@@ -46,6 +47,8 @@ def check_up(facts: NodeFacts, rules: Rules | None) -> tuple[Finding, ...]:
     understood, and then only what does not depend on them is judged.
     """
     findings = [finding for check in _ALWAYS for finding in check(facts)]
+    if rules is not None and rules.policy.fence:
+        findings = [checkup_rivals.beside_fence(f, rules.policy.fence) for f in findings]
     if rules is not None:
         findings += [finding for check in _AGAINST_RULES for finding in check(facts, rules)]
     return tuple(sorted(findings, key=lambda finding: _ORDER.index(finding.level)))

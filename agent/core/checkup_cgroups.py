@@ -14,7 +14,8 @@ _UNITS_OF_PODS = ("kubepods", "numalet.slice", "numalet-", "cri-containerd-", "c
 
 def assignable(rules: Rules) -> CPUSet:
     """Return the CPUs that containers may come to hold exclusively."""
-    return rules.topology.cpus - rules.reserved if rules.manages_cpus else CPUSet()
+    free = rules.topology.cpus.bits & ~rules.withheld
+    return CPUSet.from_bits(free) if rules.manages_cpus else CPUSet()
 
 
 def mount(facts: NodeFacts) -> Iterator[Finding]:
@@ -83,7 +84,7 @@ def permissions(facts: NodeFacts) -> Iterator[Finding]:
         yield problem(
             "permissions",
             f"this user may not write {', '.join(facts.cgroups.unwritable)}",
-            "run numalet (and this command) as root; in a container, as root and privileged",
+            "run numalet (and this command) as root, also in a container: it needs no capability",
         )
     else:
         yield ok("permissions", "this user may write the cgroup files")

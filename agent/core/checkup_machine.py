@@ -241,6 +241,22 @@ def inotify(facts: NodeFacts) -> Iterator[Finding]:
         yield ok("inotify", "the limits of inotify suffice for noticing new pods")
 
 
+def devices(facts: NodeFacts) -> Iterator[Finding]:
+    """Judge whether the kubelet can be asked for the devices of pods, where that is wanted."""
+    asked = facts.pod_resources
+    if asked is None:
+        return
+    if asked.is_served:
+        yield ok("devices", f"the kubelet listens on {asked.path}")
+    else:
+        yield warning(
+            "devices",
+            f"nobody listens on {asked.path}: CPUs do not follow the devices of pods, and pods that ask for"
+            " some may wait in vain for as long as devicesTimeout",
+            "see that a kubelet runs; mount the socket's folder, not the socket; or set devices: off",
+        )
+
+
 def state_folder(facts: NodeFacts) -> Iterator[Finding]:
     """Judge whether numalet can remember, and for how long."""
     folder = facts.state_folder

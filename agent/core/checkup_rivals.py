@@ -3,7 +3,8 @@
 from collections.abc import Iterable, Iterator, Mapping
 
 from agent.core.checkup_cgroups import assignable
-from agent.core.findings import Finding, ok, problem, warning
+from agent.core.cpuset import CPUSet
+from agent.core.findings import Finding, Level, ok, problem, warning
 from agent.core.node_facts import NodeFacts, RunningProcess
 from agent.core.startup import Rules
 
@@ -69,6 +70,7 @@ def kubelet(facts: NodeFacts) -> Iterator[Finding]:
             f" {said.folder}) and would write over what numalet decides",
             "drain the node; set cpuManagerPolicy: none and memoryManagerPolicy: None; stop the"
             f" kubelet, remove {said.folder}/cpu_manager_state and memory_manager_state, start it",
+            subject="kubelet",
         )
     elif said.cpu_policy is not None:
         yield ok("kubelet", "the kubelet's CPU and Memory Managers are off")
@@ -90,12 +92,26 @@ def managers(facts: NodeFacts) -> Iterator[Finding]:
             "cpu-managers",
             f"{name} of {MANAGERS[name]} runs (pid {pids}) and writes cpusets of containers, too",
             "keep one of the two off this node: by a node selector, or by removing it",
+            subject=name,
         )
     for name, pids in _by_name(meddlers).items():
         does, cure = MEDDLERS[name]
         yield warning("cpu-managers", f"{name} runs (pid {pids}) and {does}", cure)
     if not rivals and not meddlers:
         yield ok("cpu-managers", "no other CPU manager that is known runs here")
+
+
+def beside_fence(finding: Finding, fence: CPUSet) -> Finding:
+    """Return what is left of a finding on another CPU manager where numalet keeps to a fence."""
+    if not finding.subject or finding.level is not Level.PROBLEM:
+        return finding
+    return warning(
+        finding.check,
+        f"{finding.sentence}; numalet keeps to CPUs {fence} (coexistence: fence), but not to a part of"
+        " the memory",
+        f"tell {finding.subject} to leave CPUs {fence} alone, and the pods that numalet places"
+        " (podSelector); let one of the two only manage memory",
+    )
 
 
 def _by_name(running: Iterable[RunningProcess]) -> dict[str, str]:

@@ -38,12 +38,13 @@ def pod_offer(draft: Draft) -> Offer:
 def cpu_hints(rules: Rules, count: int, available: int, reusable: int) -> HintList:
     """Return the hints for ``count`` CPUs (``generateCPUTopologyHints``).
 
-    A hint must contain every reusable CPU; the preferred size looks at what the machine could give,
-    not at what is free.
+    A hint must contain every reusable CPU; the preferred size looks at what the machine (in a fence:
+    that part of it) could give, not at what is free.
     """
     nodes = rules.node_of_mask_cpus
     free = {bit: (cpus & available).bit_count() for bit, cpus in nodes.items()}
-    minimum = _fewest_nodes(sorted((c.bit_count() for c in nodes.values()), reverse=True), count)
+    sizes = sorted(((cpus & rules.fence).bit_count() for cpus in nodes.values()), reverse=True)
+    minimum = _fewest_nodes(sizes, count)
     nodes_per_socket = len(nodes) // max(1, rules.topology.socket_count)
     by_socket = ALIGN_BY_SOCKET in rules.cpu_options and nodes_per_socket > 0
     return HintList(
@@ -107,7 +108,7 @@ def check_smt(draft: Draft, container: Container | None, count: int) -> None:
             "SMTAlignmentError",
             f"SMT Alignment Error: requested {count} cpus not multiple cpus per core = {threads}",
         )
-    free = (draft.default & ~draft.rules.reserved_physical).bit_count()
+    free = (draft.default & ~draft.rules.withheld_physical).bit_count()
     if count > free:
         raise Refusal(
             "SMTAlignmentError",

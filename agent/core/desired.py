@@ -55,6 +55,10 @@ def desired_values(
     A pod without containers is one that no source has named: it gets the default CPU set, or keeps the
     CPUs that it holds; nothing else of it is written.  Where the quota is not ours, only that is
     written which an exclusive slice needs: no limit; weights and limits of memory are not ours then.
+
+    In a fence another CPU manager has the CPUs outside.  Each set above containers has all of these (but
+    those reserved strictly), so nobody loses one that he was given there; and the containers of pods
+    that hold nothing are his: only what is above them keeps them off the CPUs that are given here.
     """
     values: dict[CgroupPath, CgroupValues] = {}
     parents = dict.fromkeys(qos_parents, node_shared(rules, state))
@@ -131,6 +135,10 @@ def _pod_values(
     if not pod.containers:
         cpus = entry.held if entry.held & rules.topology.cpus else node_shared(rules, state)
         return {cgroups.path: CgroupValues(cpus=cpus, keeps_rest=True)}
+    if rules.policy.fence and not quota_is_ours and pod.uid not in state.pods:
+        theirs = dict.fromkeys(cgroups.leaves, CgroupValues(is_theirs=True))
+        shared = CgroupValues(cpus=node_shared(rules, state), is_theirs=True)
+        return {**theirs, cgroups.path: shared}
     by_name = {c.name: c for c in pod.containers}
     values = {}
     for path, name in cgroups.leaves.items():

@@ -71,8 +71,8 @@ class Draft:
 
     @property
     def available(self) -> int:
-        """CPU bits that may become exclusive: the default set without the reserved CPUs."""
-        return self.default & ~self.rules.reserved.bits
+        """CPU bits that may become exclusive: the default set without what is withheld."""
+        return self.default & ~self.rules.withheld
 
     @property
     def keeps_init_apart(self) -> bool:

@@ -7,13 +7,16 @@ writes the manifests owns the machine.
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
 
 from agent.core.claims import BUDGET_ANNOTATION, has_annotated_budget, unbacked
-from agent.core.pods import CPU, Pod
+from agent.core.pods import CPU, Pod, QosClass, qos_class
 from agent.core.quantity import format_bytes, format_milli
 
 UNBACKED_BUDGET = "UnbackedBudget"
 NOT_SELECTED = "NotSelected"
+UNSUPPORTED_RUNTIME = "UnsupportedRuntime"
+_RUNTIME_CLASS = "RuntimeClass "
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,27 +25,52 @@ class Entitlement:
 
     A pod is selected that has all of ``labels`` and is in one of ``namespaces`` (none: any).
     ``unbacked_namespaces`` are those whose pods may claim by annotation what their containers do
-    not request; None means all.
+    not request; None means all.  ``unsupported_classes`` are patterns of RuntimeClasses that run pods
+    under kernels of their own: ``kata*``, say.
     """
 
     labels: Mapping[str, str] = field(default_factory=dict)
     namespaces: frozenset[str] = frozenset()
     unbacked_namespaces: frozenset[str] | None = None
+    unsupported_classes: tuple[str, ...] = ()
 
     def refusal(self, pod: Pod) -> tuple[str, str] | None:
         """Return reason and message where a pod gets nothing of its own, else None."""
         if not self._selects(pod):
             message = "podSelector does not select this pod: it runs on the default CPU set"
             return NOT_SELECTED, message
+        if pod.own_kernel and qos_class(pod) is QosClass.GUARANTEED:  # others ask for nothing
+            return UNSUPPORTED_RUNTIME, why_unsupported(pod)
         backed = self.unbacked_namespaces is None or pod.namespace in self.unbacked_namespaces
         if backed or not has_annotated_budget(pod):
             return None
         lacking = unbacked(pod)
         return (UNBACKED_BUDGET, _message(lacking)) if lacking else None
 
+    def own_kernel(self, pod: Pod) -> str:
+        """Return the RuntimeClass of a pod that is not supported by its name alone, else empty.
+
+        Which runtime a class stands for only the cluster knows; what the runtime itself says comes
+        when the pod is being started.
+        """
+        name = pod.runtime_class
+        listed = any(fnmatchcase(name, pattern) for pattern in self.unsupported_classes)
+        return f"{_RUNTIME_CLASS}{name}" if name and listed else ""
+
     def _selects(self, pod: Pod) -> bool:
         is_inside = not self.namespaces or pod.namespace in self.namespaces
         return is_inside and self.labels.items() <= pod.labels.items()
+
+
+def why_unsupported(pod: Pod) -> str:
+    """Say why a pod with a kernel of its own gets nothing of its own, and what helps."""
+    by_name = pod.own_kernel.startswith(_RUNTIME_CLASS)
+    return (
+        f"{pod.own_kernel} runs it under a kernel of its own: what the cgroups of its containers say does"
+        " not place its threads, so it runs on the default CPU set without CPUs or memory of its own;"
+        " let a runtime such as runc or crun run it"
+        + (", or take the class out of unsupportedRuntimeClasses" if by_name else "")
+    )
 
 
 def _message(lacking: Mapping[str, int]) -> str:

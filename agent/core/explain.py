@@ -6,11 +6,16 @@ from agent.core.cgroups import CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.demand import Demand
 from agent.core.desired import container_mems, container_quota, node_shared, pod_quota
+from agent.core.device_hints import device_nodes
+from agent.core.entitlement import why_unsupported
 from agent.core.isolation import Isolation, isolation
 from agent.core.pods import CPU, MEMORY, MILLI, Container, Kind, Pod, QosClass, qos_class
 from agent.core.quantity import format_milli
 from agent.core.startup import Rules
 from agent.core.state import Block, NodeState, PodEntry
+
+WAITING_FOR_DEVICES = "WaitingForDevices"
+"""A reason of our own, of a pod that is neither admitted nor rejected yet."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -85,7 +90,10 @@ def _container_verdict(
         name=container.name,
         kind=container.kind,
         verdict=level,
-        reason=_reason(demand, container, level, len(cpus), rejected),
+        reason=why_unsupported(demand.pod)
+        if level is Isolation.UNSUPPORTED_RUNTIME
+        else _reason(demand, container, level, len(cpus), rejected)
+        + _beside_devices(demand, container, level, cpus),
         cpus=cpus,
         mems=container_mems(entry, container.name) or NodeSet(),
         cpu_max=container_quota(demand, entry, container),
@@ -96,16 +104,37 @@ def _container_verdict(
 def _reason(
     demand: Demand, container: Container, level: Isolation, held: int, rejected: str
 ) -> str:
-    if level is Isolation.EXCLUSIVE and demand.cpus[container.name] != held:
-        return "it runs, and keeps the CPUs that it was given for what it asked then"
     if level is Isolation.EXCLUSIVE:
+        if demand.cpus[container.name] != held:
+            return "it runs, and keeps the CPUs that it was given for what it asked then"
         whole = format_milli(container.resources.requests[CPU])
         return f"requests and limits are equal, and cpu {whole} is a whole number"
     if rejected:
-        return f"the pod was rejected: {rejected}"
+        waits = rejected == WAITING_FOR_DEVICES
+        return "it is not decided on yet" if waits else f"the pod was rejected: {rejected}"
     if container.kind is Kind.EPHEMERAL:
         return "ephemeral containers run on the node's shared CPUs"
     return _why_pod_shares(demand) or _why_container_shares(container)
+
+
+def _beside_devices(demand: Demand, container: Container, level: Isolation, cpus: CPUSet) -> str:
+    """Say whether CPUs followed the devices of their container or pod; nothing where none count."""
+    rules, devices = demand.rules, demand.pod.devices
+    if devices is None or level not in (Isolation.EXCLUSIVE, Isolation.POD_SHARED):
+        return ""
+    if rules.policy.topology_policy == "none":
+        return ""  # there were no hints
+    by_container = rules.policy.topology_scope == "container"
+    nodes = device_nodes(rules, demand.pod, container.name if by_container else None)
+    where = f"devices on NUMA node{'s' if len(nodes) > 1 else ''} {nodes}"
+    if not nodes:
+        unknown = not devices.in_time and (container.extended or not by_container)
+        return "; the kubelet did not say in time where its devices are" if unknown else ""
+    if not devices.in_time:
+        return f"; it stays, since it was placed before the kubelet told of its {where}"
+    if rules.topology.nodes_of(cpus) <= nodes:
+        return f"; beside its {where}"
+    return f"; not all beside its {where}, where too little was free"
 
 
 def _why_pod_shares(demand: Demand) -> str | None:

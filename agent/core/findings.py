@@ -15,12 +15,16 @@ class Level(StrEnum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Finding:
-    """One answer: ``check`` names what was looked at, ``cure`` is empty where all is well."""
+    """One answer: ``check`` names what was looked at, ``cure`` is empty where all is well.
+
+    ``subject`` is the program that it is about, where there is one.
+    """
 
     check: str
     level: Level
     sentence: str
     cure: str = ""
+    subject: str = ""
 
 
 def ok(check: str, sentence: str) -> Finding:
@@ -33,9 +37,9 @@ def warning(check: str, sentence: str, cure: str) -> Finding:
     return Finding(check=check, level=Level.WARNING, sentence=sentence, cure=cure)
 
 
-def problem(check: str, sentence: str, cure: str) -> Finding:
+def problem(check: str, sentence: str, cure: str, *, subject: str = "") -> Finding:
     """Return a finding with which numalet cannot keep its promises."""
-    return Finding(check=check, level=Level.PROBLEM, sentence=sentence, cure=cure)
+    return Finding(check=check, level=Level.PROBLEM, sentence=sentence, cure=cure, subject=subject)
 
 
 def is_ready(findings: Iterable[Finding]) -> bool:

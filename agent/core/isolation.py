@@ -14,10 +14,14 @@ class Isolation(StrEnum):
     EXCLUSIVE = "exclusive"
     POD_SHARED = "pod-shared"
     NODE_SHARED = "node-shared"
+    UNSUPPORTED_RUNTIME = "unsupported-runtime"
+    """Its threads run where a kernel of its own has them: on the default CPU set, as far as known."""
 
 
 def isolation(demand: Demand, entry: PodEntry, container: Container) -> Isolation:
     """Return the isolation level of a container (``getContainerIsolationLevel``)."""
+    if demand.pod.own_kernel:
+        return Isolation.UNSUPPORTED_RUNTIME
     if not entry.cpus.get(container.name):
         return Isolation.NODE_SHARED
     resources = container.resources

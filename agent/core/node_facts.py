@@ -101,6 +101,14 @@ class StateFolderFacts:
     holder: int | None
 
 
+@dataclass(frozen=True, slots=True)
+class SocketFacts:
+    """A unix socket, and whether somebody listens there."""
+
+    path: str
+    is_served: bool
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeFacts:
     """Everything that was found.
@@ -132,6 +140,8 @@ class NodeFacts:
     swaps: tuple[str, ...]
     inotify: Mapping[str, int]
     unread: tuple[str, ...]
+    pod_resources: SocketFacts | None = None
+    """The socket at which the kubelet is asked for devices; None where it is not, or has no folder."""
 
     def running(self, *names: str) -> tuple[RunningProcess, ...]:
         """Return the processes that have one of these names."""

@@ -49,6 +49,6 @@ def no_longer_ours(
 
 
 def _is_free(entry: Overwritten, want: CgroupValues) -> bool:
-    if want.keeps_rest or entry.file == MEMS_FILE:
+    if want.keeps_rest or (entry.file == MEMS_FILE and not want.is_theirs):
         return False
     return file_values(want)[entry.file] is None

@@ -12,6 +12,8 @@ from typing import NewType
 
 PodUID = NewType("PodUID", str)
 Amounts = Mapping[str, int]
+DeviceNodes = Mapping[str, Mapping[str, tuple[tuple[int, ...], ...]]]
+"""By container and resource: the NUMA nodes of each device, as far as it has a topology."""
 
 CPU = "cpu"
 MEMORY = "memory"
@@ -61,6 +63,20 @@ class Container:
     name: str
     kind: Kind = Kind.APP
     resources: Resources = field(default_factory=Resources)
+    extended: tuple[str, ...] = ()
+    """Names of the extended resources that it asks for, sorted: such as ``nvidia.com/gpu``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Devices:
+    """Where the devices are that a kubelet has given to a pod.
+
+    ``in_time`` tells whether that was known when the pod was decided on; ``nodes`` is empty where it is
+    not known yet.
+    """
+
+    nodes: DeviceNodes = field(default_factory=dict)
+    in_time: bool = True
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +109,16 @@ class Pod:
     """Kind of the object that controls it (``ownerReferences``), such as ``DaemonSet``."""
     priority: int | None = None
     """``spec.priority``; None where it is not known."""
+    devices: Devices | None = None
+    """None where nobody has said yet which ones it has."""
+    runtime_class: str = ""
+    """``spec.runtimeClassName``."""
+    own_kernel: str = ""
+    """What runs it under a kernel of its own, a virtual machine's or gVisor's: ``runtime kata-qemu``.
+
+    Its threads are then where that puts them, whatever the cgroups of its containers say.  Empty
+    for all others.
+    """
 
     @property
     def containers(self) -> tuple[Container, ...]:
@@ -112,6 +138,14 @@ class Pod:
         )
 
     @property
+    def asks_for_devices(self) -> bool:
+        """Tell whether a container asks for extended resources of which PodResources tells.
+
+        It does not of ordinary init containers; later containers take over what those had.
+        """
+        return any(c.extended for c in self.containers if c.kind is not Kind.INIT)
+
+    @property
     def full_name(self) -> str:
         """Return ``namespace/name``."""
         return f"{self.namespace}/{self.name}"
@@ -120,6 +154,11 @@ class Pod:
 def is_pod_level_resource(name: str) -> bool:
     """Tell whether ``spec.resources`` may name this resource."""
     return name in (CPU, MEMORY) or name.startswith(HUGEPAGES)
+
+
+def is_extended_resource(name: str) -> bool:
+    """Tell whether a container gets devices by this name (``IsExtendedResourceName`` of the API)."""
+    return "/" in name and "kubernetes.io/" not in name and not name.startswith("requests.")
 
 
 def qos_class(pod: Pod, *, pod_level_resources: bool = True) -> QosClass:

@@ -39,6 +39,16 @@ class Policy:
     feature_gates: Mapping[str, bool] = field(default_factory=dict)
     departures: frozenset[str] = frozenset()
     min_default_cpus: int = 0
+    fence: CPUSet = field(default_factory=CPUSet)
+    """The CPUs that another CPU manager leaves to numalet; empty where it has all.
+
+    Promised: only these are given; every set that numalet writes above containers has all others (but
+    those reserved strictly); everybody else, his containers too, is kept off what is given; and what
+    he writes to containers that numalet gave nothing stays.
+
+    Not promised: that he keeps off these CPUs, and off numalet's pods, which he has to be told; that
+    what he writes to the cgroups of pods and QoS classes stays; a part of the memory: both count all.
+    """
 
     def gate(self, name: str) -> bool:
         """Tell whether a feature gate is on."""

@@ -106,10 +106,22 @@ class Rules:
         return _take_options(self.cpu_options)
 
     @cached_property
-    def reserved_physical(self) -> int:
-        """CPU bits of every core that has a reserved CPU."""
-        cores = self.topology.core_bits.values()
-        return sum(bits for bits in cores if bits & self.reserved.bits)
+    def fence(self) -> int:
+        """CPU bits to which exclusive CPUs are confined: all, unless a fence is configured."""
+        return (self.policy.fence or self.topology.cpus).bits
+
+    @cached_property
+    def withheld(self) -> int:
+        """CPU bits that nobody gets exclusively: the reserved ones, and all outside of the fence.
+
+        The latter are no reservation: nothing is subtracted for them, and they stay in the default set.
+        """
+        return self.reserved.bits | (self.topology.cpus.bits & ~self.fence)
+
+    @cached_property
+    def withheld_physical(self) -> int:
+        """CPU bits of every core that has a withheld CPU."""
+        return sum(bits for bits in self.topology.core_bits.values() if bits & self.withheld)
 
     @cached_property
     def node_mask(self) -> int:

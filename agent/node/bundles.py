@@ -28,6 +28,8 @@ Runtime = Literal["containerd", "cri-o", "docker"]
 _ID = re.compile(r"[0-9a-f]{64}")
 _LARGEST_FILE = 1 << 20
 """In bytes; a bundle's config.json has 5 to 30 thousand.  What is longer is cut, and then no JSON."""
+_SHIM_SANDBOXES = "io.containerd.sandbox.controller.v1.shim"
+"""Beside the folder of tasks: where containerd 2 keeps sandboxes of a runtime with ``sandboxer = shim``."""
 _OWN_KERNEL = re.compile(r"kata|runsc|gvisor|firecracker")
 
 
@@ -189,7 +191,8 @@ def _runtime(folder: BundleFolder, container_id: str, told: Mapping[str, str]) -
     """Return the runtime of a container: of its own shim, or else of its sandbox."""
     keys = _KEYS[folder.runtime]
     sandbox_id = told.get(keys.sandbox_id, container_id)
-    shim = _shim(folder, container_id) or _shim(folder, sandbox_id)
+    shim = _shim(folder.path, container_id) or _shim(folder.path, sandbox_id)
+    shim = shim or _shim(folder.path.parents[1] / _SHIM_SANDBOXES / folder.path.name, sandbox_id)
     return shim or _told(folder, sandbox_id).get(keys.handler, "")
 
 
@@ -202,13 +205,13 @@ def _told(folder: BundleFolder, container_id: str) -> Mapping[str, str]:
     return file.annotations or file.docker.labels or {}
 
 
-def _shim(folder: BundleFolder, container_id: str) -> str:
+def _shim(folder: Path, container_id: str) -> str:
     """Return the name in ``shim-binary-path``, which containerd writes before the cgroup is made.
 
     ``/usr/bin/containerd-shim-runc-v2`` is ``runc``.  A container that joins its sandbox's shim may
     have no such file.
     """
-    path = _read(folder.path, container_id, "shim-binary-path") or b""
+    path = _read(folder, container_id, "shim-binary-path") or b""
     name = path.decode(errors="replace").strip().rpartition("/")[2]
     return re.sub(r"-v\d+$", "", name.removeprefix("containerd-shim-"))
 

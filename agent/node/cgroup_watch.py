@@ -63,8 +63,9 @@ class CgroupWatch:
     """A thread that says which of the watched cgroups is to be looked at again.
 
     ``on_change`` is called with a watched cgroup, or with the root of the hierarchy where anything
-    may have changed; ``on_degraded`` with what keeps changes from being noticed.  Both are called
-    by this thread and by that of `watch`, and must not wait.
+    may have changed; ``on_degraded`` with what keeps changes from being noticed; ``on_made`` with a
+    cgroup that was made just now, before the change is told.  They are called by this thread and by
+    that of `watch`, and must not wait.
     """
 
     def __init__(
@@ -73,11 +74,13 @@ class CgroupWatch:
         *,
         on_change: Callable[[CgroupPath], None],
         on_degraded: Callable[[str], None],
+        on_made: Callable[[CgroupPath], None] = lambda _path: None,
         open_inotify: Callable[[], Inotify] = INotify,
     ) -> None:
         self._root = root
         self._on_change = on_change
         self._on_degraded = on_degraded
+        self._on_made = on_made
         self._open = open_inotify
         self._inotify: Inotify | None = None
         self._resources = ExitStack()
@@ -177,6 +180,9 @@ class CgroupWatch:
             return
         with self._lock:
             changed = dict.fromkeys(self._changed(events))
+            made = list(self._made(events))
+        for path in made:
+            self._on_made(path)
         for path in changed:
             self._on_change(path)
 
@@ -185,6 +191,12 @@ class CgroupWatch:
         for number, mask, _, _ in events:
             if number in self._watched and mask & (flags.ISDIR | flags.MODIFY):
                 yield self._watched[number]
+
+    def _made(self, events: Sequence[tuple[int, int, int, str]]) -> Iterator[CgroupPath]:
+        """Yield the cgroups that these events say were made."""
+        for number, mask, _, name in events:
+            if number in self._watched and mask & flags.ISDIR and mask & flags.CREATE:
+                yield self._watched[number] / name
 
 
 def _sentence(error: OSError) -> str:

@@ -127,8 +127,18 @@ class CgroupFs:
         for depth in range(len(names)):
             above = CgroupPath("/".join(names[:depth]))
             self._mkdir(above)
-            self._enable_all(above)
+            if not self._enable_all(above):
+                raise CgroupError(str(self._place(above)), errno.ENOENT, "enable controllers in")
         self._mkdir(path)
+
+    def enable(self, path: CgroupPath) -> None:
+        """Enable cpuset, cpu and memory for an existing cgroup, from the top down.
+
+        Nothing happens where one above it has vanished.  Raises `CgroupError`, with EBUSY as `make`.
+        """
+        for above in reversed([*path.ancestors, CgroupPath()]):
+            if not self._enable_all(above):
+                return
 
     def remove(self, path: CgroupPath) -> None:
         """Remove an empty cgroup; nothing happens where it has vanished.
@@ -151,12 +161,13 @@ class CgroupFs:
         except OSError as error:
             raise CgroupError(str(target), error.errno or 0, "create") from error
 
-    def _enable_all(self, path: CgroupPath) -> None:
-        enabled = str(self.read(path, _SUBTREE_CONTROL)).split()
-        missing = " ".join(f"+{name}" for name in CONTROLLERS if name not in enabled)
-        if missing and self.write(path, _SUBTREE_CONTROL, missing) is GONE:
-            target = self._place(path) / _SUBTREE_CONTROL
-            raise CgroupError(str(target), errno.ENOENT, f"write {missing!r} to")
+    def _enable_all(self, path: CgroupPath) -> bool:
+        """Enable what is not; tells whether the cgroup is there."""
+        enabled = self.read(path, _SUBTREE_CONTROL)
+        if not isinstance(enabled, str):
+            return False
+        missing = " ".join(f"+{name}" for name in CONTROLLERS if name not in enabled.split())
+        return not missing or self.write(path, _SUBTREE_CONTROL, missing) is not GONE
 
 
 def _gone(error: OSError, target: Path, action: str) -> Gone:
@@ -178,8 +189,8 @@ def check_mounted(root: Path, mountinfo: str) -> None:
     if around.read_only:
         raise EnvironmentProblem(
             f"{root} is mounted read-only",
-            cure="run numalet on the host, or in a privileged container with the host's"
-            " /sys/fs/cgroup mounted read-write",
+            cure="run numalet on the host, or mount the host's /sys/fs/cgroup read-write into its"
+            " container and name it with hostRoot",
         )
 
 

@@ -4,7 +4,9 @@ import errno
 import json
 import os
 import re
+import socket
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -18,6 +20,7 @@ from agent.core.node_facts import (
     Partition,
     PodsCgroup,
     RunningProcess,
+    SocketFacts,
     StateFolderFacts,
     UnitSetting,
 )
@@ -52,6 +55,7 @@ _SETTING = re.compile(r"^[ \t]*(AllowedCPUs|AllowedMemoryNodes)[ \t]*=[ \t]*(\S.
 _BANNED = re.compile(r"""^[ \t]*IRQBALANCE_BANNED_CPULIST=["']?(\d[\d,-]*)""", re.MULTILINE)
 _ALLOWED = re.compile(r"^Cpus_allowed_list:\s*(\S+)", re.MULTILINE)
 _T = TypeVar("_T")
+_CONNECT_S = 1.0
 _ABSENT = frozenset({errno.ENOENT, errno.ENOTDIR, errno.ENODEV})
 
 
@@ -61,13 +65,16 @@ def inspect(
     state_dir: Path,
     pods: Iterable[CgroupPath],
     processes: tuple[RunningProcess, ...],
+    pod_resources: Path | None = None,
 ) -> NodeFacts:
     """Return what there is to see of the node whose files are below ``root``.
 
     ``state_dir`` is a path of this process, wherever the node's are.  ``pods`` are the cgroups in
-    which pods live, as far as they exist.  What cannot be read is named in the facts.
+    which pods live, as far as they exist; ``pod_resources`` is a socket of the node's kubelet, if that is
+    asked.  What cannot be read is named in the facts.
     """
-    return _Inspector(root, processes).facts(state_dir, pods)
+    facts = _Inspector(root, processes).facts(state_dir, pods)
+    return replace(facts, pod_resources=_socket(root, pod_resources) if pod_resources else None)
 
 
 class _Inspector:
@@ -282,6 +289,20 @@ class _Inspector:
             if error.errno not in _ABSENT:
                 self.unread.append(f"/{path} ({error.strerror})")
             return ""
+
+
+def _socket(root: Path, path: Path) -> SocketFacts | None:
+    """Connect to a socket of the node; None where even its folder is not there."""
+    place = root / str(path).lstrip("/")
+    if not place.parent.is_dir():
+        return None
+    with socket.socket(socket.AF_UNIX) as connection:
+        connection.settimeout(_CONNECT_S)
+        try:
+            connection.connect(str(place))
+        except OSError:
+            return SocketFacts(str(path), is_served=False)
+    return SocketFacts(str(path), is_served=True)
 
 
 def _obstacle(check: Callable[[], None]) -> Obstacle | None:

@@ -9,6 +9,8 @@ import psutil
 from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem
 
+_PF_FORKNOEXEC = 0x40
+
 
 def use_proc_root(root: Path) -> None:
     """Read another proc file system from now on, such as the host's mounted in a container.
@@ -43,6 +45,20 @@ def processes() -> tuple[RunningProcess, ...]:
     with _explained(""):
         pids = psutil.pids()
     return tuple(found for pid in pids if (found := _running(pid)) is not None)
+
+
+def has_program(pid: int) -> bool:
+    """Tell whether a process has executed a program, and not only been made by a container runtime.
+
+    A process that was forked and has not executed anything has ``PF_FORKNOEXEC``
+    (include/linux/sched.h, shown in field 9 of proc_pid_stat(5)); runc executes itself before, and
+    says so in its name.  One that has gone has none.
+    """
+    try:
+        name, _, rest = Path(psutil.PROCFS_PATH, str(pid), "stat").read_text().rpartition(")")
+    except OSError:
+        return False
+    return not int(rest.split()[9 - 3]) & _PF_FORKNOEXEC and "(runc" not in name
 
 
 def _running(pid: int) -> RunningProcess | None:

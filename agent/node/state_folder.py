@@ -3,6 +3,8 @@
 import contextlib
 import fcntl
 import os
+import re
+import socket
 from pathlib import Path
 from types import TracebackType
 from typing import Protocol, Self
@@ -12,6 +14,7 @@ from agent.errors import EnvironmentProblem, LockedError
 LOCK_FILE = "lock"
 FOLDER_MODE = 0o700
 _FILE_MODE = 0o600
+_HOLDER = re.compile(r"\d+( on [\w.-]+)?\n?")
 
 
 class StopRequest(Protocol):
@@ -41,7 +44,8 @@ class StateFolderLock:
 
     The lock is a ``flock`` on the file ``lock``: the kernel drops it when the process ends, however
     it ends.  The file itself stays, because removing it would let two agents lock two files of the
-    same name.  The pid inside is for people.
+    same name.  Who holds it is inside, for people: the pid, and the host, which is a pod's name in
+    a container.
     """
 
     def __init__(self, folder: Path, *, poll_interval_s: float = 0.5) -> None:
@@ -65,7 +69,7 @@ class StateFolderLock:
         self._fd = fd
         with contextlib.suppress(OSError):  # a full disk: the lock holds without the pid
             os.ftruncate(fd, 0)
-            os.pwrite(fd, f"{os.getpid()}\n".encode(), 0)
+            os.pwrite(fd, f"{os.getpid()} on {socket.gethostname()}\n".encode(), 0)
         return True
 
     def release(self) -> None:
@@ -116,10 +120,12 @@ class StateFolderLock:
         return True
 
     def _held_elsewhere(self) -> str:
-        holder = "unknown"
-        with contextlib.suppress(OSError, ValueError):
-            holder = str(int(self._path.read_text(encoding="ascii")))
+        holder = "of unknown number"
+        with contextlib.suppress(OSError, UnicodeDecodeError):
+            text = self._path.read_text(encoding="ascii")
+            if _HOLDER.fullmatch(text):
+                holder = text.strip()
         return (
-            f"the state folder {self._path.parent} is in use by another numalet (pid {holder}): "
+            f"the state folder {self._path.parent} is in use by another numalet (process {holder}): "
             "stop that one, or start with --wait-for-lock to go on when it ends"
         )

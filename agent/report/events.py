@@ -1,5 +1,7 @@
 """Events on pods: a Warning for what could not be placed, and once a Normal one for what was.
 
+On the Node there is a Warning for each other CPU manager.
+
 They are core/v1 Events in the form of the kubelet's own (``source`` and ``count``, no
 ``eventTime``): ``kubectl describe pod`` shows them beside those, both APIs serve them, and the
 right to create events in the core group is enough.  events.k8s.io/v1 would be another right, and
@@ -11,7 +13,6 @@ unless told otherwise).
 """
 
 import hashlib
-import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
@@ -30,11 +31,11 @@ from agent.report.placement import has_own
 
 KIND = "event"
 PLACED = "Placed"
+OTHER_CPU_MANAGER = "OtherCPUManager"
 COMPONENT = "numalet"
 _MOST_MESSAGE = 1024
 _MOST_NAME = 253
 _DIGEST = 16
-_COMPLAINT = re.compile(r"([A-Z][A-Za-z]+): (.*)", re.DOTALL)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,13 +75,11 @@ def _warnings(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
 
 def _refusals(snapshot: Snapshot) -> Mapping[PodUID, Rejection]:
     """Return what was refused to whom: a place at all, or what a running pod now asks for."""
-    refusals = {}
-    for pod in snapshot.pods:
-        complaint = _COMPLAINT.fullmatch(snapshot.rejected_inputs.get(pod.full_name, ""))
-        if complaint:
-            kept = f"{complaint[2]}; the pod keeps what it has"
-            refusals[pod.uid] = Rejection(complaint[1], kept)
-    return refusals | dict(snapshot.rejections)
+    kept = {
+        uid: Rejection(why.reason, f"{why.message}; the pod keeps what it has")
+        for uid, why in snapshot.complaints.items()
+    }
+    return kept | dict(snapshot.rejections)
 
 
 def _placed(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
@@ -115,7 +114,7 @@ class PodEvents:
 
     def __init__(self, node_name: str, before: Snapshot) -> None:
         self._node_name = node_name
-        self._before = replace(before, rejections={}, rejected_inputs={})
+        self._before = replace(before, rejections={}, complaints={})
 
     def look(self, snapshot: Snapshot, now_s: float) -> list[Message]:
         """Return a message for each event that is new."""
@@ -140,21 +139,52 @@ def _say(api: ApiServer, *, body: Mapping[str, object]) -> ApiAnswer:
 
 def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
     """Return the event as core/v1 takes it."""
-    pod, at = event.pod, datetime.fromtimestamp(event.at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    pod = event.pod
+    involved = {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "name": pod.name,
+        "namespace": pod.namespace,
+        "uid": pod.object_uid,
+    }
+    name = _name(pod.name, f"{pod.uid}/{event.reason}")
+    metadata = {"name": name, "namespace": pod.namespace}
+    return _event(
+        metadata, involved, (event.type, event.reason, event.message), event.at_s, node_name
+    )
+
+
+def other_manager(name: str, message: str, at_s: float, node_name: str) -> Message:
+    """Return a Warning on the Node that another CPU manager is there, by its name.
+
+    The Node's UID is its name, and the namespace ``default``: as in the kubelet's own events.
+    """
+    said = f"{node_name}/{OTHER_CPU_MANAGER}/{name}"
+    metadata = {"name": _name(node_name, said), "namespace": "default"}
+    involved = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
+    body = _event(metadata, involved, ("Warning", OTHER_CPU_MANAGER, message), at_s, node_name)
+    fine = frozenset({HTTPStatus.CONFLICT})
+    return Message(key=(KIND, node_name, name), say=partial(_say, body=body), fine=fine)
+
+
+def _event(
+    metadata: Mapping[str, str],
+    involved: Mapping[str, str],
+    said: tuple[str, str, str],
+    at_s: float,
+    node_name: str,
+) -> dict[str, object]:
+    """Return an event; ``said`` is its type, reason and message."""
+    at = datetime.fromtimestamp(at_s, UTC).strftime("%Y-%m-%dT%H:%M:%SZ")
+    kind, reason, message = said
     return {
         "apiVersion": "v1",
         "kind": "Event",
-        "metadata": {"name": _name(event), "namespace": pod.namespace},
-        "involvedObject": {
-            "apiVersion": "v1",
-            "kind": "Pod",
-            "name": pod.name,
-            "namespace": pod.namespace,
-            "uid": pod.object_uid,
-        },
-        "type": event.type,
-        "reason": event.reason,
-        "message": event.message[:_MOST_MESSAGE],
+        "metadata": dict(metadata),
+        "involvedObject": dict(involved),
+        "type": kind,
+        "reason": reason,
+        "message": message[:_MOST_MESSAGE],
         "source": {"component": COMPONENT, "host": node_name},
         "firstTimestamp": at,
         "lastTimestamp": at,
@@ -162,8 +192,7 @@ def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
     }
 
 
-def _name(event: PodEvent) -> str:
-    """Return the pod's name and a digest, as the kubelet's events have it and a time."""
-    said = f"{event.pod.uid}/{event.reason}".encode()
-    digest = hashlib.sha256(said).hexdigest()[:_DIGEST]
-    return f"{event.pod.name[: _MOST_NAME - 1 - _DIGEST].rstrip('-.')}.{digest}"
+def _name(name: str, said: str) -> str:
+    """Return the object's name and a digest, as the kubelet's events have it and a time."""
+    digest = hashlib.sha256(said.encode()).hexdigest()[:_DIGEST]
+    return f"{name[: _MOST_NAME - 1 - _DIGEST].rstrip('-.')}.{digest}"

@@ -14,7 +14,7 @@ from urllib.parse import quote
 
 import structlog
 
-from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET
+from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET, UNSUPPORTED_RUNTIME
 from agent.core.pods import Pod, PodUID
 from agent.ports import ApiAnswer, ApiServer, Clock, Snapshot
 from agent.report.outbox import Message, NotNow
@@ -31,7 +31,7 @@ PATIENCE_S = 30.0
 ASK_AGAIN_S = 600.0
 """Where the server has refused for good: somebody may have mended the disruption budgets."""
 HOUR_S = 3600.0
-_HOPELESS = (NOT_SELECTED, UNBACKED_BUDGET)
+_HOPELESS = (NOT_SELECTED, UNBACKED_BUDGET, UNSUPPORTED_RUNTIME)
 _OVER = frozenset(
     {
         HTTPStatus.NOT_FOUND,  # it has gone by itself

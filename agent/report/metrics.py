@@ -5,10 +5,15 @@ Nothing is counted here, so no series outlives what it is about.
 
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Mapping
+from itertools import accumulate
 from typing import NamedTuple, TypeVar
 
 from prometheus_client import CollectorRegistry, generate_latest
-from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+from prometheus_client.core import (
+    CounterMetricFamily,
+    GaugeMetricFamily,
+    HistogramMetricFamily,
+)
 from prometheus_client.metrics_core import Metric
 from prometheus_client.registry import Collector
 
@@ -16,6 +21,7 @@ from agent import __version__
 from agent.core.cpuset import CPUSet
 from agent.core.isolation import Isolation
 from agent.core.pods import MILLI
+from agent.measures import ConfinementReport
 from agent.ports import Snapshot
 from agent.report.outbound import OutboundNumbers
 
@@ -52,6 +58,7 @@ class SnapshotCollector(Collector):
         yield from _memory(snapshot)
         yield from _memory_moves(snapshot)
         yield from _memory_pressure(snapshot)
+        yield from _confinement(snapshot.confinement)
         yield from _health(snapshot)
         yield from _counters(snapshot)
         if self._own.outbound is not None:
@@ -148,12 +155,43 @@ def _memory_pressure(snapshot: Snapshot) -> Iterator[Metric]:
     )
 
 
+def _confinement(report: ConfinementReport) -> Iterator[Metric]:
+    windows = HistogramMetricFamily(
+        "numalet_confinement_window_seconds",
+        "From the making of a cgroup until it is confined.",
+        labels=["cgroup"],
+    )
+    for kind, one in report.windows.items():
+        bounds = (*map(str, one.bounds_s), "+Inf")
+        windows.add_metric(
+            [kind], list(zip(bounds, accumulate(one.counts), strict=True)), one.sum_s
+        )
+    yield windows
+    yield _filled(
+        CounterMetricFamily(
+            "numalet_confined_cgroups",
+            "New cgroups, by what ran in them before they were confined.",
+            labels=["cgroup", "found"],
+        ),
+        report.found.items(),
+    )
+    yield _counter(
+        "cgroup_watch_troubles",
+        "How often new cgroups may not have been noticed at once (inotify).",
+        report.watch_troubles,
+    )
+
+
 def _health(snapshot: Snapshot) -> Iterator[Metric]:
+    yield _gauge("waiting", "Pods whose devices are not known yet.", len(snapshot.waiting))
     yield _gauge("ready", "1 once pods are known and placed.", snapshot.ready)
     yield _gauge("observe_only", "1 where nothing is written.", snapshot.observe)
     yield _gauge("source_healthy", "1 while the source answers.", snapshot.source.healthy)
     yield _gauge("rejected_inputs", "Inputs that are wrong now.", len(snapshot.rejected_inputs))
+    yield _gauge("demands_refused", "Pods that ask for more in vain.", len(snapshot.complaints))
     yield _gauge("problems", "Values that could not be enforced.", len(snapshot.problems))
+    others = (((name,), 1) for name in snapshot.other_managers)
+    yield _gauges("other_cpu_manager", "1 for each other CPU manager here.", others, "name")
 
 
 def _counters(snapshot: Snapshot) -> Iterator[Metric]:

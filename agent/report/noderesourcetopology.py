@@ -17,6 +17,7 @@ from http import HTTPStatus
 from math import inf
 from urllib.parse import quote
 
+from agent.core.cpuset import CPUSet
 from agent.core.pods import Pod
 from agent.core.quantity import format_bytes
 from agent.core.startup import CLOSEST, MAX_NODES
@@ -107,7 +108,7 @@ def _zone(snapshot: Snapshot, node: NumaNode) -> Json:
 def _cpus(snapshot: Snapshot, node: int) -> Iterator[Json]:
     rules = snapshot.rules
     capacity = rules.topology.cpus_of(node)
-    allocatable = capacity - rules.reserved
+    allocatable = CPUSet.from_bits(capacity.bits & ~rules.withheld)
     available = allocatable & snapshot.state.default if rules.manages_cpus else allocatable
     if capacity:
         yield _resource("cpu", *(str(len(cpus)) for cpus in (capacity, allocatable, available)))

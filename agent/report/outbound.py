@@ -21,7 +21,7 @@ import structlog
 
 from agent.errors import KubernetesError
 from agent.ports import ApiAnswer, ApiServer, Clock, Snapshot
-from agent.report.outbox import NotNow, Outbox, Pending, Teller, causes_of
+from agent.report.outbox import Message, NotNow, Outbox, Pending, Teller, causes_of
 
 log = structlog.get_logger(component="outbound")
 
@@ -104,6 +104,10 @@ class Outbound:
         self._wake = threading.Event()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outbound", daemon=True)
+
+    def say_first(self, message: Message) -> None:
+        """Let this be said, whatever snapshots come; only before `start`."""
+        self._outbox.put(message)
 
     def start(self) -> None:
         """Begin; may be called once."""

@@ -11,7 +11,9 @@ from typing import Any
 
 from agent import __version__
 from agent.errors import EnvironmentProblem, InputError
+from agent.measures import ConfinementReport, MemoryReport
 from agent.ports import Snapshot
+from agent.report.outbound import OutboundNumbers
 from agent.report.verdicts import CgroupsOf, Json, plan_document
 
 _SEND_TIMEOUT_S = 1.0
@@ -21,8 +23,15 @@ _PAUSE_S = 0.1
 _MODE = 0o600
 
 
-def status_document(snapshot: Snapshot, cgroups_of: CgroupsOf | None = None) -> Json:
-    """Return everything that ``numalet status -o json`` prints; ``cgroups_of`` as in `plan_document`."""
+def status_document(
+    snapshot: Snapshot,
+    cgroups_of: CgroupsOf | None = None,
+    outbound: OutboundNumbers | None = None,
+) -> Json:
+    """Return everything that ``numalet status -o json`` prints; ``cgroups_of`` as in `plan_document`.
+
+    ``outbound`` are the messages to the API server, where some are sent.
+    """
     return {
         "version": __version__,
         "mode": snapshot.mode,
@@ -31,11 +40,56 @@ def status_document(snapshot: Snapshot, cgroups_of: CgroupsOf | None = None) -> 
         "takenAt": snapshot.taken_at_s,
         "cgroupRoot": snapshot.cgroup_root,
         "source": {"healthy": snapshot.source.healthy, "detail": snapshot.source.detail},
-        "rejectedInputs": dict(snapshot.rejected_inputs),
+        "rejectedInputs": dict(snapshot.rejected_inputs) | _complaints(snapshot),
         "problems": list(snapshot.problems),
+        "otherManagers": list(snapshot.other_managers),
         "drift": dict(snapshot.drift),
         "writes": dict(snapshot.writes),
+        "memory": _memory(snapshot.memory),
+        "confinement": _confinement(snapshot.confinement),
+        **({} if outbound is None else {"outbound": _outbound(outbound)}),
         **plan_document(snapshot.rules, snapshot.state, snapshot.verdicts, cgroups_of),
+    }
+
+
+def _complaints(snapshot: Snapshot) -> dict[str, str]:
+    names = {pod.uid: pod.full_name for pod in snapshot.pods}
+    return {
+        names.get(uid, uid): f"{why.reason}: {why.message}"
+        for uid, why in snapshot.complaints.items()
+    }
+
+
+def _memory(report: MemoryReport) -> Json:
+    return {
+        "moves": {str(path): since_s for path, since_s in report.moves.items()},
+        "movedBytes": report.moved_bytes,
+        "leftBehindBytes": report.left_behind_bytes,
+        "headroomBytes": dict(report.headroom_bytes),
+        "shortages": list(report.shortages),
+        "widened": [str(path) for path in report.widened],
+    }
+
+
+def _confinement(report: ConfinementReport) -> Json:
+    return {
+        kind: {
+            "confined": sum(windows.counts),
+            "windowSeconds": windows.sum_s,
+            "found": {what: n for (of, what), n in report.found.items() if of == kind},
+        }
+        for kind, windows in report.windows.items()
+    }
+
+
+def _outbound(numbers: OutboundNumbers) -> Json:
+    messages: dict[str, dict[str, int]] = {}
+    for (kind, outcome), number in numbers.outcomes.items():
+        messages.setdefault(kind, {})[outcome] = number
+    return {
+        "pending": numbers.pending,
+        "messages": messages,
+        "troubles": dict(numbers.troubles),
     }
 
 
@@ -43,11 +97,16 @@ class StatusServer:
     """Answers on a unix socket that only its owner may connect to."""
 
     def __init__(
-        self, path: Path, current: Callable[[], Snapshot], cgroups_of: CgroupsOf | None = None
+        self,
+        path: Path,
+        current: Callable[[], Snapshot],
+        cgroups_of: CgroupsOf | None = None,
+        outbound: Callable[[], OutboundNumbers | None] = lambda: None,
     ) -> None:
         self._path = path
         self._current = current
         self._cgroups_of = cgroups_of
+        self._outbound = outbound
         self._stop = threading.Event()
         self._socket = _listen(path)
         self._thread = threading.Thread(target=self._serve, name="status")
@@ -74,7 +133,7 @@ class StatusServer:
                 continue
             with connection, contextlib.suppress(OSError):
                 connection.settimeout(_SEND_TIMEOUT_S)
-                document = status_document(self._current(), self._cgroups_of)
+                document = status_document(self._current(), self._cgroups_of, self._outbound())
                 connection.sendall(json.dumps(document).encode())
 
 

@@ -135,6 +135,16 @@ class SimulatedKernel:
             if path not in self._groups:
                 self.mkdir(path)
 
+    def enable(self, path: CgroupPath) -> None:
+        """Enable cpuset, cpu and memory for an existing cgroup, from the top down.
+
+        Raises `CgroupError` (EBUSY) where a cgroup above, except the root, has processes.
+        """
+        with self._lock:
+            for above in reversed([*path.ancestors, CgroupPath()]):
+                if above in self._groups:
+                    self._enable_all(self._groups[above])
+
     def mkdir(self, path: CgroupPath) -> None:
         """Create one cgroup below an existing one and enable nothing.
 

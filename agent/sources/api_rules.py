@@ -27,7 +27,8 @@ from agent.core.pods import (
     Resources,
     is_pod_level_resource,
 )
-from agent.documents import FieldPath, Problem
+from agent.documents import FieldError, FieldPath, Problem
+from agent.sources.pod_model import parse_pod
 
 _LABEL = r"[a-z0-9]([-a-z0-9]*[a-z0-9])?"
 _DNS_LABEL = re.compile(_LABEL, re.ASCII)
@@ -35,6 +36,18 @@ _DNS_SUBDOMAIN = re.compile(rf"{_LABEL}(\.{_LABEL})*", re.ASCII)
 _LABEL_LENGTH = 63
 _SUBDOMAIN_LENGTH = 253
 _CONTAINER_FIELDS = ("initContainers", "containers")
+
+
+def parse_served(raw: Mapping[str, object], *, where: str) -> Pod:
+    """Return a pod that an API server sent, like `pod_model.parse_pod`.
+
+    Names become parts of paths, so they are not taken on trust: `FieldError` is raised for those
+    that no API server would have let in, too.
+    """
+    pod = parse_pod(raw, where=where)
+    for problem in _name_problems(pod):
+        raise FieldError(problem, where=where)
+    return pod
 
 
 def apply_defaults(pod: Pod) -> Pod:

@@ -30,6 +30,7 @@ from agent.core.pods import (
     PodUID,
     QosClass,
     Resources,
+    is_extended_resource,
     is_pod_level_resource,
 )
 from agent.documents import FieldError, FieldPath, Problem, problems_of, quantity_text
@@ -99,6 +100,7 @@ class _Spec(_Object):
     containers: list[_Container] = []
     ephemeral_containers: list[_Container] = []
     priority: int | None = None
+    runtime_class_name: str = ""
 
 
 class _Terminated(_Object):
@@ -215,6 +217,7 @@ def _pod(model: _Pod) -> Pod:
         qos=model.status.qos_class,
         controller=metadata.controller,
         priority=spec.priority,
+        runtime_class=spec.runtime_class_name,
     )
 
 
@@ -234,6 +237,7 @@ def _containers(
             resources=allocated.get(model.name, _UNKNOWN).instead_of(
                 _resources(model.resources, ("spec", field, index))
             ),
+            extended=_extended(model.resources, ("spec", field, index, "resources", "limits")),
         )
         for index, model in enumerate(models)
     )
@@ -297,6 +301,12 @@ def _resources(model: _Resources, owner: FieldPath) -> Resources:
         requests=_amounts(model.requests, (*path, "requests")),
         limits=_amounts(model.limits, (*path, "limits")),
     )
+
+
+def _extended(model: _Resources, path: FieldPath) -> tuple[str, ...]:
+    """Return the extended resources that a container gets; their requests equal their limits."""
+    names = (name for name in model.limits if is_extended_resource(name))
+    return tuple(sorted(n for n in names if _amount(n, model.limits[n], (*path, n))))
 
 
 def _amounts(quantities: Mapping[str, object], path: FieldPath) -> Amounts:

@@ -19,3 +19,7 @@ class TimeoutLabError(LabError):
     """The command took longer than it may."""
 
     exit_status = TIMED_OUT
+
+
+class EmulationError(LabError):
+    """The emulated CPUs failed, and not what ran on them: another try is worth it."""

@@ -154,6 +154,27 @@ def test_make_never_enables_controllers_beside_processes(rig: Rig) -> None:
     assert rig.text(group, "cgroup.type") == "domain"
 
 
+def test_enable_gives_an_existing_cgroup_its_files_again_and_makes_none(rig: Rig) -> None:
+    group = rig.group("a", "b")
+    rig.write(group.parent, "cgroup.subtree_control", "-cpuset")
+    assert rig.cgroups.read(group, "cpuset.cpus") is GONE
+
+    rig.cgroups.enable(group)
+    assert rig.text(group, "cpuset.cpus") == ""
+    rig.cgroups.enable(NOWHERE / "below")
+    assert NOWHERE not in rig.cgroups.children(CgroupPath())
+
+
+def test_enable_never_enables_controllers_beside_processes(rig: Rig) -> None:
+    group = rig.group("a", "b")
+    rig.write(group.parent, "cgroup.subtree_control", "-cpuset -cpu -memory")
+    rig.machine.add_task(group.parent)
+
+    with pytest.raises(CgroupError, match="EBUSY"):
+        rig.cgroups.enable(group)
+    assert rig.text(group.parent, "cgroup.type") == "domain"
+
+
 def test_controllers_are_enabled_parent_first_and_disabled_child_first(rig: Rig) -> None:
     child = rig.group("a", "b")
     parent = child.parent

@@ -23,7 +23,13 @@ class Watched:
         self.changes: queue.SimpleQueue[CgroupPath] = queue.SimpleQueue()
         self.troubles: queue.SimpleQueue[str] = queue.SimpleQueue()
         root = Path(os.environ["NUMALET_TEST_CGROUP"])
-        self.watch = CgroupWatch(root, on_change=self.changes.put, on_degraded=self.troubles.put)
+        self.made: queue.SimpleQueue[CgroupPath] = queue.SimpleQueue()
+        self.watch = CgroupWatch(
+            root,
+            on_change=self.changes.put,
+            on_degraded=self.troubles.put,
+            on_made=self.made.put,
+        )
 
     def change(self) -> CgroupPath:
         return self.changes.get(timeout=PATIENCE_S)
@@ -44,8 +50,10 @@ def test_cgroups_that_come_and_go(watched: Watched) -> None:
     assert watched.change() == base
     pod = watched.rig.group("pod1")
     assert watched.change() == base
+    assert watched.made.get_nowait() == pod
     watched.rig.cgroups.remove(pod)
     assert watched.change() == base
+    assert watched.made.empty()
 
 
 def test_the_first_process_and_the_end_of_the_last(watched: Watched) -> None:
@@ -86,7 +94,7 @@ def test_a_pod_whose_cgroups_were_made_again_unseen(watched: Watched) -> None:
 def test_a_narrower_parent_changes_no_file_below(watched: Watched) -> None:
     pod, other = watched.rig.group("pod1"), watched.rig.group("other")
     watched.watch.watch([pod, other], [(pod, "cpuset.cpus")])
-    assert watched.change() == CgroupPath()
+    assert [watched.change(), watched.change()] == [other, pod]
     watched.rig.write(watched.rig.base, "cpuset.cpus", "0-2")
     assert "0-2" in watched.rig.text(pod, "cpuset.cpus.effective")
     watched.rig.group("other", "container")

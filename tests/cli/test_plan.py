@@ -27,7 +27,7 @@ POD = {
 CONTAINER = {
     "name": str,
     "kind": ("init", "sidecar", "app", "ephemeral"),
-    "verdict": ("exclusive", "pod-shared", "node-shared"),
+    "verdict": ("exclusive", "pod-shared", "node-shared", "unsupported-runtime"),
     "reason": str,
     "cpus": str,
     "mems": str,
@@ -256,3 +256,28 @@ def test_nothing_is_left_behind(numalet: Cli, tmp_path: Path, kind: str) -> None
     numalet.monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert numalet("plan", "-f", DB, "--simulate", MACHINE, "-o", kind).status == 0
     assert list(tmp_path.iterdir()) == []
+
+
+def test_a_class_with_a_kernel_of_its_own_is_refused_its_cpus_unless_it_is_taken_off_the_list(
+    numalet: Cli, tmp_path: Path
+) -> None:
+    pod = tmp_path / "pod.yaml"
+    pod.write_text(
+        TOO_BIG.replace("cpu: 40", "cpu: 4").replace(
+            "spec: {", "spec: {runtimeClassName: kata-qemu, "
+        )
+    )
+    ended = numalet("plan", "-f", pod, "--simulate", MACHINE, "-o", "json")
+    check_document(ended.json())
+    (told,) = ended.json()["pods"]
+    assert (ended.status, told["reason"], told["cpuPool"]) == (1, "UnsupportedRuntime", "")
+    (container,) = told["containers"]
+    assert (container["verdict"], container["cpus"]) == ("unsupported-runtime", "0-31")
+    table = numalet("plan", "-f", pod, "--simulate", MACHINE).out
+    assert "take the class out of unsupportedRuntimeClasses" in table
+
+    config = tmp_path / "config.yaml"
+    config.write_text(
+        "apiVersion: numalet.io/v1alpha1\nkind: AgentConfiguration\nunsupportedRuntimeClasses: []\n"
+    )
+    assert numalet("plan", "-f", pod, "--simulate", MACHINE, "--config", config).status == 0

@@ -1,6 +1,7 @@
 """``numalet run --once``: the daemon up to its first table, and what keeps it from starting."""
 
 import json
+import os
 import threading
 from contextlib import closing
 from pathlib import Path
@@ -166,7 +167,7 @@ def test_a_second_agent_on_one_state_folder_says_so_and_ends(node: Node) -> None
         ended = node.once(machine=TINY)
     assert (ended.status, ended.out) == (3, "")
     assert ended.err.splitlines()[-1].startswith(
-        f"numalet: the state folder {node.state} is in use by another numalet (pid "
+        f"numalet: the state folder {node.state} is in use by another numalet (process {os.getpid()} on "
     )
     assert ended.err.endswith("or start with --wait-for-lock to go on when it ends\n")
 

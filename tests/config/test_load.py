@@ -162,6 +162,11 @@ def test_an_empty_value_is_a_default(file: Path) -> None:
         (AGENT + "driftInterval: 10\n", 3, "10 is not a duration above 0"),
         (AGENT + "driftInterval: 0s\n", 3, "'0s' is not a duration above 0"),
         (AGENT + "minDefaultCPUs: -1\n", 3, "greater than or equal to 0"),
+        (AGENT + "coexistence: fence\n", 3, "write observe, force or {fence: 8-15}, say"),
+        (AGENT + "coexistence: {fence: 1-2, x: 1}\n", 3, "is not possible: write observe"),
+        (AGENT + "coexistence: {fence: 3-1}\n", 3, "coexistence: fence: range '3-1' in '3-1' runs"),
+        (AGENT + "coexistence: {fence: ''}\n", 3, "fence: write a list of CPUs"),
+        (AGENT + "unsupportedRuntimeClasses: kata\n", 3, "'kata' is not a list"),
         (KUBELET + "---\n" + KUBELET, 4, "a second KubeletConfiguration"),
         ("kind: Pod\n", 1, "write KubeletConfiguration or AgentConfiguration"),
         ("a: 1\nkind: AgentConfiguration\napiVersion: v1\n", 3, "write numalet.io/v1alpha1"),
@@ -246,3 +251,26 @@ def test_without_a_word_all_pods_are_chosen_and_no_namespace_is_open(file: Path)
     config = loaded(file, AGENT)
     assert (config.entitlement.labels, config.entitlement.namespaces) == ({}, frozenset())
     assert config.entitlement.unbacked_namespaces == frozenset()
+
+
+def test_a_fence_is_what_to_keep_to_beside_another_cpu_manager(file: Path) -> None:
+    config = loaded(file, AGENT + "coexistence: {fence: '8-11,14'}\n")
+    assert (config.coexistence, config.policy.fence) == ("fence", CPUSet.parse("8-11,14"))
+    shown = "fence 8-11,14 (of CPUs; memory is not divided)"
+    assert ("coexistence", shown, f"{file}:3") in describe(config)
+    assert loaded(file, AGENT + "coexistence: {fence: 8}\n").policy.fence == CPUSet([8])
+
+
+@pytest.mark.parametrize("choice", ["observe", "force"])
+def test_without_a_fence_all_cpus_may_be_given(file: Path, choice: str) -> None:
+    config = loaded(file, AGENT + f"coexistence: {choice}\n")
+    assert (config.coexistence, config.policy.fence) == (choice, CPUSet())
+    assert ("coexistence", choice, f"{file}:3") in describe(config)
+
+
+def test_classes_that_are_not_supported_are_named_by_patterns(file: Path) -> None:
+    assert loaded(file, AGENT).entitlement.unsupported_classes == ("kata*", "gvisor*", "runsc*")
+    config = loaded(file, AGENT + "unsupportedRuntimeClasses: [vm]\n")
+    assert config.entitlement.unsupported_classes == ("vm",)
+    shown = {key: value for key, value, _ in describe(config)}
+    assert shown["unsupportedRuntimeClasses"] == "vm"

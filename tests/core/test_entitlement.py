@@ -5,7 +5,12 @@ from dataclasses import replace
 import pytest
 
 from agent.core.claims import BUDGET_ANNOTATION, with_annotated_budget
-from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET, Entitlement
+from agent.core.entitlement import (
+    NOT_SELECTED,
+    UNBACKED_BUDGET,
+    UNSUPPORTED_RUNTIME,
+    Entitlement,
+)
 from agent.core.pods import Pod
 from tests.strategies import container, pod
 
@@ -66,3 +71,40 @@ def test_only_selected_pods_are_placed(
     chosen = Entitlement(labels={"tier": "low-latency"}, namespaces=frozenset({"trading"}))
     refusal = chosen.refusal(replace(BACKED, labels=labels, namespace=namespace))
     assert (refusal and refusal[0]) == reason
+
+
+KATA = Entitlement(unsupported_classes=("kata*", "gvisor"))
+
+
+@pytest.mark.parametrize(
+    ("name", "told"),
+    [
+        ("kata", "RuntimeClass kata"),
+        ("kata-qemu", "RuntimeClass kata-qemu"),
+        ("gvisor", "RuntimeClass gvisor"),
+        ("gvisor-2", ""),
+        ("runc", ""),
+        ("", ""),
+    ],
+)
+def test_a_class_is_known_by_its_name_as_far_as_the_operator_says(name: str, told: str) -> None:
+    assert KATA.own_kernel(replace(BACKED, runtime_class=name)) == told
+    assert Entitlement().own_kernel(replace(BACKED, runtime_class=name)) == ""
+
+
+def test_a_pod_with_a_kernel_of_its_own_is_refused_what_it_asks_for_with_the_cure() -> None:
+    asking = pod("p", container("c", "cpu=2 memory=1Gi"))
+    told = Entitlement().refusal(replace(asking, own_kernel="runtime runsc"))
+    assert told is not None
+    assert told[0] == UNSUPPORTED_RUNTIME
+    assert "runtime runsc runs it under a kernel of its own" in told[1]
+    assert "let a runtime such as runc or crun run it" in told[1]
+    assert "unsupportedRuntimeClasses" not in told[1]
+    named = Entitlement().refusal(replace(asking, own_kernel="RuntimeClass kata"))
+    assert named is not None
+    assert named[1].endswith("or take the class out of unsupportedRuntimeClasses")
+
+
+def test_who_asks_for_nothing_of_its_own_is_refused_nothing() -> None:
+    burstable = pod("p", container("c", "cpu=2", ""))
+    assert Entitlement().refusal(replace(burstable, own_kernel="runtime runsc")) is None

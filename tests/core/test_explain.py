@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 
@@ -177,3 +179,16 @@ def test_everybody_is_told_something(rules: Rules, history: list[Step]) -> None:
                     assert c.reason.startswith("requests and limits are equal")
                     assert c.cpus <= told.pool
                     assert str(c.cpu_max) == "max 100000"
+
+
+def test_under_a_kernel_of_its_own_every_container_has_that_verdict_and_the_cure() -> None:
+    debug = container("debug", kind=Kind.EPHEMERAL)
+    own = replace(
+        pod("kata", container("c"), container("d", "cpu=1")),
+        ephemeral_containers=(debug,),
+        own_kernel="runtime kata-qemu",
+    )
+    told = verdict(own)
+    assert {c.verdict for c in told.containers} == {Isolation.UNSUPPORTED_RUNTIME}
+    assert all("let a runtime such as runc or crun run it" in c.reason for c in told.containers)
+    assert {str(c.cpus) for c in told.containers} == {"0-31"}

@@ -116,7 +116,7 @@ def test_as_many_cpus_are_reserved_as_the_reservation_needs(milli: int, reserved
 def test_named_cpus_are_reserved_as_they_are() -> None:
     started = rules_for(machine(), reserved_cpus=CPUSet([3, 6]))
     assert started.reserved == CPUSet([3, 6])
-    assert CPUSet.from_bits(started.reserved_physical) == CPUSet([2, 3, 6, 7])
+    assert CPUSet.from_bits(started.withheld_physical) == CPUSet([2, 3, 6, 7])
 
 
 def test_reserved_cpus_are_shared_unless_they_are_reserved_strictly() -> None:
@@ -185,7 +185,7 @@ def test_rules_describe_their_machine(rules: Rules) -> None:
     assert rules.node_mask == sum(1 << node.id for node in topology.nodes)
     assert len(rules.reserved) == -(-rules.policy.node_reservation[CPU] // 1000)
     assert rules.reserved <= topology.cpus
-    assert rules.reserved <= CPUSet.from_bits(rules.reserved_physical)
+    assert rules.reserved <= CPUSet.from_bits(rules.withheld_physical)
     for node, sockets in rules.sockets_of_node.items():
         cores = [core for core in topology.cores if 1 << core.node == node]
         assert sockets.bit_count() == len({core.socket for core in cores})

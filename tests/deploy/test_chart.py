@@ -79,6 +79,17 @@ def test_the_chart_makes_the_same_objects(folder: str) -> None:
     assert chart == comparable(documents(kustomized(DEPLOY / folder)))
 
 
+def test_the_chart_mounts_what_the_component_for_devices_does(tmp_path: Path) -> None:
+    for folder in ("base", "components"):
+        (tmp_path / folder).symlink_to(DEPLOY / folder)
+    kustomization = "resources: [base]\ncomponents: [components/devices]\n"
+    (tmp_path / "kustomization.yaml").write_text(kustomization)
+
+    chart = comparable(documents(templated("--set", "devices=true")))
+
+    assert chart == comparable(documents(kustomized(tmp_path)))
+
+
 def test_every_overlay_is_compared() -> None:
     assert {Path(name).name for name in OVERLAYS} - {"base"} == {
         path.name for path in (DEPLOY / "overlays").iterdir()

@@ -97,7 +97,8 @@ def test_what_is_copied_is_not_ignored(name: str) -> None:
 
 def test_every_package_that_the_agent_needs_is_pinned() -> None:
     project = tomllib.loads((PROJECT / "pyproject.toml").read_text())["project"]
-    wanted = [*project["dependencies"], *project["optional-dependencies"]["nrt"]]
+    extras = project["optional-dependencies"]
+    wanted = [*project["dependencies"], *extras["nrt"], *extras["devices"]]
 
     names = needed([m[0] for requirement in wanted if (m := _NAME.match(requirement))])
 

@@ -47,7 +47,7 @@ PROBLEMS: list[tuple[str, Change, str, str, str]] = [
     # check, what is done to the node, a part of the sentence, a part of the cure
     ("v1", V1, "cgroup-v2", "is cgroup v1", "systemd.unified_cgroup_hierarchy=1"),
     ("hybrid", HYBRID, "cgroup-v2", "is hybrid", "systemd.unified_cgroup_hierarchy=1"),
-    ("read-only", mounting(CGROUPS, "cgroup2", "ro"), "cgroup-v2", "read-only", "privileged"),
+    ("read-only", mounting(CGROUPS, "cgroup2", "ro"), "cgroup-v2", "read-only", "hostRoot"),
     ("not mounted", mounting(CGROUPS, "sysfs"), "cgroup-v2", "not a cgroup v2", "mount cgroup2"),
     ("no proc", taking_away("proc/self/mountinfo"), "cgroup-v2", "cannot read", "mount proc"),
     (

@@ -63,8 +63,8 @@ def test_a_problem_ends_with_status_1_and_is_the_first_of_the_findings(
         "check": "cgroup-v2",
         "level": "problem",
         "what": f"{node.root / CGROUPS} is mounted read-only",
-        "cure": "run numalet on the host, or in a privileged container with the host's"
-        " /sys/fs/cgroup mounted read-write",
+        "cure": "run numalet on the host, or mount the host's /sys/fs/cgroup read-write into its"
+        " container and name it with hostRoot",
     }
     assert [f["cure"] for f in said["findings"] if f["level"] == "ok"] == [""] * (
         len(said["findings"]) - 1

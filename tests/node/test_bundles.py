@@ -266,6 +266,16 @@ def test_a_container_in_its_sandboxs_shim_has_the_sandboxs_runtime(containerd: P
     assert name.has_own_kernel
 
 
+def test_a_sandbox_that_is_no_task_is_asked_where_containerd_keeps_it(tmp_path: Path) -> None:
+    tasks = Place(tmp_path / "io.containerd.runtime.v2.task" / "k8s.io")
+    tasks.put(ANNOTATIONS["containerd"])
+    sandboxes = Place(tmp_path / "io.containerd.sandbox.controller.v1.shim" / "k8s.io")
+    sandboxes.put_shim("/opt/kata/bin/containerd-shim-kata-v2", SANDBOX_ID)
+    name = tasks.bundles.name_of(ID)
+    assert name is not None
+    assert (name.runtime, name.has_own_kernel) == ("kata", True)
+
+
 def test_crio_tells_the_handler_with_the_sandbox_only(tmp_path: Path) -> None:
     crio = Place(tmp_path, "cri-o")
     forged = {"io.kubernetes.cri-o.RuntimeHandler": "runc"}

@@ -30,6 +30,7 @@ class Heard:
     def __init__(self) -> None:
         self.changes: queue.SimpleQueue[CgroupPath] = queue.SimpleQueue()
         self.troubles: queue.SimpleQueue[str] = queue.SimpleQueue()
+        self.made: queue.SimpleQueue[CgroupPath] = queue.SimpleQueue()
 
     def change(self) -> CgroupPath:
         return self.changes.get(timeout=PATIENCE_S)
@@ -45,6 +46,7 @@ class Heard:
             root,
             on_change=self.changes.put,
             on_degraded=self.troubles.put,
+            on_made=self.made.put,
             open_inotify=open_inotify,
         )
         try:
@@ -79,6 +81,7 @@ def test_a_cgroup_that_appears_is_told_by_the_one_above(
     assert heard.change() == KUBEPODS
     (root / "kubepods/pod2").mkdir()
     assert heard.change() == KUBEPODS
+    assert heard.made.get_nowait() == KUBEPODS / "pod2"
 
 
 def test_a_cgroup_that_vanishes_is_told_by_the_one_above(
@@ -89,6 +92,7 @@ def test_a_cgroup_that_vanishes_is_told_by_the_one_above(
     assert heard.change() == KUBEPODS
     (root / "kubepods/pod2").rmdir()
     assert heard.change() == KUBEPODS
+    assert heard.made.empty()
 
 
 def test_a_write_to_a_watched_file_is_told_by_its_cgroup(

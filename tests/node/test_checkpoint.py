@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from agent import __version__
 from agent.core.cpuset import CPUSet
-from agent.core.pods import Pod, PodUID
+from agent.core.pods import Container, Devices, Pod, PodUID
 from agent.core.state import NodeState
 from agent.core.topology import Core, NodeTopology, NumaNode
 from agent.node.checkpoint import (
@@ -63,6 +63,17 @@ def test_any_state_is_loaded_as_it_was_saved(state: NodeState, pods: dict[PodUID
         remembered = Remembered(state=state, pods=pods)
         store(Path(folder)).save(remembered)
         assert store(Path(folder)).load().remembered == remembered
+
+
+def test_where_the_devices_of_a_pod_are_is_kept(tmp_path: Path) -> None:
+    devices = Devices(nodes={"app": {"nvidia.com/gpu": ((0,), (1, 3)), "a/b": ()}}, in_time=False)
+    pod = replace(
+        OLD.pods[UID],
+        devices=devices,
+        app_containers=(Container(name="app", extended=("a/b", "nvidia.com/gpu")),),
+    )
+    store(tmp_path).save(replace(OLD, pods={UID: pod}))
+    assert store(tmp_path).load().remembered == replace(OLD, pods={UID: pod})
 
 
 def test_of_annotations_only_those_are_kept_that_decide_something(tmp_path: Path) -> None:

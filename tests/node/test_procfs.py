@@ -53,3 +53,40 @@ def test_a_missing_proc_file_system_is_named(tmp_path: Path) -> None:
     for read in (procfs.boot_id, procfs.own_rss_bytes, procfs.own_cpu_s):
         with pytest.raises(EnvironmentProblem, match=f"cannot read {tmp_path}/"):
             read()
+
+
+@pytest.mark.parametrize(
+    ("stat", "runs"),
+    [
+        ("17 (postgres) S 1 17 17 0 -1 4194560 0", True),
+        ("17 (runc:[2:INIT]) S 1 17 17 0 -1 1077936128 0", False),
+        ("17 (runc:[0:PARENT]) S 1 17 17 0 -1 4194560 0", False),
+        ("17 (crun) S 1 17 17 0 -1 4194624 0", False),
+        ("17 (a ) S (b) R 1 17 17 0 -1 4194560 0", True),
+    ],
+)
+def test_a_program_runs_once_it_is_executed(proc: Path, stat: str, *, runs: bool) -> None:
+    (proc / "17").mkdir()
+    (proc / "17/stat").write_text(f"{stat} 0 0 0\n")
+    assert procfs.has_program(17) is runs
+
+
+def test_who_has_gone_runs_no_program(proc: Path) -> None:
+    assert not (proc / "17").exists()
+    assert not procfs.has_program(17)
+
+
+def test_this_process_executed_a_program_and_its_fork_has_not() -> None:
+    ours, theirs = os.pipe()
+    child = os.fork()
+    if child == 0:
+        os.read(ours, 1)
+        os._exit(0)
+    try:
+        assert procfs.has_program(os.getpid())
+        assert not procfs.has_program(child)
+    finally:
+        os.write(theirs, b".")
+        os.waitpid(child, 0)
+        os.close(ours)
+        os.close(theirs)

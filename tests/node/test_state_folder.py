@@ -1,4 +1,6 @@
 import os
+import re
+import socket
 import stat
 import subprocess
 import sys
@@ -58,10 +60,13 @@ def test_a_lock_file_that_cannot_be_opened_is_named(folder: Path) -> None:
         StateFolderLock(folder).acquire()
 
 
+HOLDER = f"process {os.getpid()} on {re.escape(socket.gethostname())}"
+
+
 def test_a_second_agent_is_told_who_holds_the_folder_and_what_to_do(folder: Path) -> None:
     with (
         StateFolderLock(folder),
-        pytest.raises(LockedError, match=rf"\(pid {os.getpid()}\): stop .* --wait-for-lock"),
+        pytest.raises(LockedError, match=rf"\({HOLDER}\): stop .* --wait-for-lock"),
     ):
         StateFolderLock(folder).acquire()
 
@@ -69,7 +74,7 @@ def test_a_second_agent_is_told_who_holds_the_folder_and_what_to_do(folder: Path
 def test_a_holder_that_has_not_written_its_pid_yet_is_unknown(folder: Path) -> None:
     with StateFolderLock(folder):
         (folder / LOCK_FILE).write_text("")
-        with pytest.raises(LockedError, match=r"\(pid unknown\)"):
+        with pytest.raises(LockedError, match=r"\(process of unknown number\)"):
             StateFolderLock(folder).acquire()
 
 
@@ -87,7 +92,7 @@ def test_the_pid_of_a_former_holder_is_overwritten(folder: Path) -> None:
     folder.mkdir(parents=True)
     (folder / LOCK_FILE).write_text("123456789012\n")
     with StateFolderLock(folder):
-        assert (folder / LOCK_FILE).read_text() == f"{os.getpid()}\n"
+        assert (folder / LOCK_FILE).read_text() == f"{os.getpid()} on {socket.gethostname()}\n"
 
 
 def test_a_waiting_agent_goes_on_when_the_holder_ends(folder: Path) -> None:
@@ -130,7 +135,7 @@ def test_the_lock_of_a_process_that_was_killed_is_free(folder: Path) -> None:
     with holder:
         assert holder.stdout is not None
         assert holder.stdout.readline() == b"locked\n"
-        with pytest.raises(LockedError, match=rf"pid {holder.pid}"):
+        with pytest.raises(LockedError, match=rf"process {holder.pid} on "):
             StateFolderLock(folder).acquire()
         holder.kill()
     with StateFolderLock(folder):

@@ -77,7 +77,7 @@ class Life:
 
     def unaffected_by(self, step: "Step") -> dict[PodUID, PodEntry]:
         """Return what those hold whose pods stay as they are."""
-        changed = {pod.uid for pod in step.pods()} | self.world.agent._complaints.keys()
+        changed = {pod.uid for pod in step.pods()} | self.world.agent._conditions.complaints.keys()
         held = self.world.snapshots[-1].state.pods
         return {uid: held[uid] for uid in held.keys() & self.wanted.keys() - changed}
 
@@ -144,7 +144,7 @@ class Life:
         world, kernel = self.world, self.world.kernel
         before = (len(kernel.writes), kernel.unpinned.copy(), world.snapshots[-1].state)
         world.handle(Tick())
-        if not (world.agent._departing or world.agent._complaints):
+        if not (world.agent._departing or world.agent._conditions.complaints):
             world.start()
             world.listed(*self.wanted.values())
         assert (len(kernel.writes), kernel.unpinned, world.snapshots[-1].state) == before

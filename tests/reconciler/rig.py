@@ -155,6 +155,7 @@ class World:
     disk: Disk | None = None
     observe: bool = False
     names: ContainerNames | None = None
+    hears_of_devices: bool = False
     reread: Callable[[], Rules] | None = None
     entitlement: Entitlement = field(default_factory=Entitlement)
     stopping: Callable[[], bool] = field(default=lambda: False)
@@ -201,6 +202,7 @@ class World:
             observe=self.observe,
             before_pass=self.kernel.absorb,
             names=self.names,
+            hears_of_devices=self.hears_of_devices,
             journal=self.journal(),
             entitlement=self.entitlement,
             reread=lambda: self.reread() if self.reread is not None else self.rules,

@@ -8,8 +8,8 @@ import pytest
 from agent.core.cgroups import MemoryMax
 from agent.core.overwritten import Overwritten
 from agent.core.pods import Container, Pod, PodUID, Resources
-from agent.enforcer import parse_memory_max
 from agent.giving_back import give_back
+from agent.observation import parse_memory_max
 from agent.ports import PodChanged, Tick
 from tests.reconciler.rig import BURSTABLE, KUBEPODS, World, exclusive_pod, two_sockets
 

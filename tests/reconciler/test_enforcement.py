@@ -7,13 +7,17 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from agent.contests import Contests
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax
+from agent.core.contest import FIRST_PAUSE_S, MOST_REPAIRS
 from agent.core.cpuset import CPUSet
 from agent.core.pods import Container, Kind
 from agent.core.topology import NodeTopology
-from agent.enforcer import Enforcer, parse_cpu_max
+from agent.enforcer import Enforced, Enforcer
 from agent.errors import CgroupError
-from agent.ports import Gone, PodChanged, PodGone, Tick
+from agent.observation import parse_cpu_max
+from agent.ports import GONE, Gone, PodChanged, PodGone, Tick
+from agent.simulation.clock import SimulatedClock
 from agent.simulation.kernel import SimulatedKernel
 from tests.reconciler.rig import (
     BEST_EFFORT,
@@ -137,6 +141,7 @@ class RefusingKernel(WatchedKernel):
 
 
 X, Y = CgroupPath("x"), CgroupPath("y")
+Z = X / "z"
 
 
 def values(cpus: str) -> CgroupValues:
@@ -195,19 +200,77 @@ class WatchedReads(SimulatedKernel):
         return super().read(path, file)
 
 
-def test_a_cgroup_with_processes_that_stays_without_cpuset_files_is_a_problem(
-    tmp_path: Path,
-) -> None:
-    kernel = SimulatedKernel(two_sockets().topology, tmp_path)
+@pytest.fixture
+def kernel(tmp_path: Path) -> SimulatedKernel:
+    return SimulatedKernel(two_sockets().topology, tmp_path)
+
+
+def test_a_young_cgroup_without_cpuset_files_is_waited_for(kernel: SimulatedKernel) -> None:
     kernel.mkdir(X)
-    enforcer = Enforcer(kernel)
 
-    def problems() -> tuple[str, ...]:
-        return enforcer.enforce({X: values("0-1")}).problems
+    assert Enforcer(kernel).enforce({X: values("0-1")}) == Enforced()
+    assert kernel.read(X, "cpuset.cpus") is GONE
 
-    assert (problems(), problems()) == ((), ())
+
+def test_where_something_runs_the_controller_is_enabled_again(kernel: SimulatedKernel) -> None:
+    kernel.make(Z)
+    kernel.add_task(Z)
+    enforcer, desired = Enforcer(kernel), {X: values("0-3"), Z: values("0-1")}
+    enforcer.enforce(desired)
+    kernel.foreign_write(X, "cgroup.subtree_control", "-cpuset")
+
+    done = enforcer.enforce(desired)
+
+    assert done.drift == (
+        ("controller_off", f"{Z} has no cpuset files: the controller is off above it"),
+    )
+    assert not done.problems
+    assert kernel.read(Z, "cpuset.cpus") == "0-1"
+    assert not enforcer.enforce(desired).drift
+
+
+def test_a_controller_is_never_enabled_beside_processes(kernel: SimulatedKernel) -> None:
+    kernel.mkdir(X)
+    kernel.mkdir(Z)
+    kernel.add_task(Z)
     kernel.add_task(X)
-    assert problems() == ("/x has no cpuset files: the controller is off above it",)
+
+    (problem,) = Enforcer(kernel).enforce({Z: values("0-1")}).problems
+
+    assert problem.startswith(f"{Z} has no cpuset files")
+    assert "EBUSY" in problem
+
+
+class Stubborn(SimulatedKernel):
+    """Somebody sets a value back as soon as it is written."""
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        answer = super().write(path, file, value)
+        if path == X:
+            self.foreign_write(path, file, "0-7")
+        return answer
+
+
+def test_what_somebody_keeps_overwriting_is_named_and_left_for_a_while(tmp_path: Path) -> None:
+    kernel = Stubborn(two_sockets().topology, tmp_path)
+    kernel.make(X)
+    kernel.make(Y)
+    clock = SimulatedClock()
+    enforcer = Enforcer(kernel, contests=Contests(clock.monotonic_s))
+
+    def writes(y: str) -> int:
+        return sum(enforcer.enforce({X: values("0-1"), Y: values(y)}).writes.values())
+
+    assert sum(writes("4-5") for _ in range(100)) == 1 + MOST_REPAIRS + 1
+
+    done = enforcer.enforce({X: values("0-1"), Y: values("3-5")})
+    assert any(
+        p.startswith(f"{X}/cpuset.cpus is left as it is for 10 s") for p in done.problems
+    )
+    assert kernel.read(Y, "cpuset.cpus") == "4-5", "nobody grows onto what the other one keeps"
+
+    clock.advance(FIRST_PAUSE_S)
+    assert [writes("4-5") for _ in range(3)] == [1, 0, 0]
 
 
 def test_only_what_may_have_changed_is_read_again(tmp_path: Path) -> None:

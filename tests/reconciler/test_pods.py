@@ -108,11 +108,10 @@ def test_a_running_pod_whose_new_demand_does_not_fit_keeps_what_it_has(world: Wo
         after = world.handle(PodChanged(exclusive_pod("a", 16)), PodsListed((A, B)))
         more = world.handle(PodChanged(exclusive_pod("a", 16)), Tick())
     assert after.state.pods[A.uid] == before.state.pods[A.uid]
-    assert after.rejected_inputs == {}
-    (reason,) = more.rejected_inputs.values()
-    assert reason.startswith("TopologyAffinityError: ")
+    assert after.complaints == {}
+    assert more.complaints[A.uid].reason == "TopologyAffinityError"
     assert more.rejections == {}
-    assert [line["event"] for line in logs].count("input_rejected") == 2
+    assert [line["event"] for line in logs].count("demand_refused") == 2
 
 
 def test_a_running_pod_without_cpus_of_its_own_is_not_rejected_either(world: World) -> None:
@@ -120,23 +119,23 @@ def test_a_running_pod_without_cpus_of_its_own_is_not_rejected_either(world: Wor
     world.listed(replace(A, app_containers=(half,)))
     snapshot = world.handle(PodChanged(exclusive_pod("a", 16)))
     assert snapshot.rejections == {}
-    assert list(snapshot.rejected_inputs) == ["default/a"]
+    assert list(snapshot.complaints) == ["a"]
 
 
 def test_a_demand_that_did_not_fit_is_met_once_there_is_room(world: World) -> None:
     world.listed(A, exclusive_pod("b", 5), exclusive_pod("c", 8))
     more = exclusive_pod("a", 4)
-    assert list(world.handle(PodChanged(more)).rejected_inputs) == ["default/a"]
+    assert list(world.handle(PodChanged(more)).complaints) == ["a"]
     snapshot = world.handle(PodGone(PodUID("b")))
     assert held(snapshot) == {"a": "1-4", "c": "8-15"}
-    assert snapshot.rejected_inputs == {}
+    assert snapshot.complaints == {}
 
 
 def test_a_change_is_taken_back_by_its_reverse(world: World) -> None:
     world.listed(A)
     world.handle(PodChanged(exclusive_pod("a", 16)))
     snapshot = world.handle(PodChanged(A))
-    assert (held(snapshot), snapshot.rejected_inputs) == ({"a": "1-2"}, {})
+    assert (held(snapshot), snapshot.complaints) == ({"a": "1-2"}, {})
 
 
 def test_a_pod_of_another_class_waits_until_nothing_runs_in_its_old_cgroup(world: World) -> None:
@@ -144,11 +143,12 @@ def test_a_pod_of_another_class_waits_until_nothing_runs_in_its_old_cgroup(world
     pid = world.kernel.add_task(KUBEPODS / "poda" / "c0")
     snapshot = world.handle(PodChanged(shared_pod("a")))
     assert held(snapshot) == {"a": "1-2"}
-    assert "end what runs in the pod first" in snapshot.rejected_inputs["default/a"]
+    assert snapshot.complaints[A.uid].reason == "QoSClassChanged"
+    assert "end what runs in the pod first" in snapshot.complaints[A.uid].message
     assert not world.exists(BEST_EFFORT / "poda")
     world.kernel.kill(pid)
     snapshot = world.handle(Tick())
-    assert (held(snapshot), snapshot.rejected_inputs) == ({}, {})
+    assert (held(snapshot), snapshot.complaints) == ({}, {})
     assert not world.exists(KUBEPODS / "poda")
     assert world.effective(BEST_EFFORT / "poda" / "c0") == CPUSet(range(16))
 
@@ -166,8 +166,8 @@ def test_a_name_that_no_cgroup_can_have_is_reported_and_disturbs_nobody(world: W
     bad = replace(A, annotations=annotations)
     snapshot = world.listed(bad, B)
     assert held(snapshot) == {"b": "1-5"}
-    assert "cannot be part of a cgroup's name" in snapshot.rejected_inputs["default/a"]
-    assert world.handle(PodGone(bad.uid)).rejected_inputs == {}
+    assert "cannot be part of a cgroup's name" in snapshot.complaints[bad.uid].message
+    assert world.handle(PodGone(bad.uid)).complaints == {}
 
 
 def test_imported_pods_keep_what_the_files_said_and_others_are_let_go(tmp_path: Path) -> None:

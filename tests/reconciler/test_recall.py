@@ -224,5 +224,5 @@ def test_a_running_pod_whose_resize_does_not_fit_keeps_what_it_runs_on(world: Wo
 
     assert held(snapshot) == before == {"a": "1-2", "pool": "3-5"}
     assert world.effective(BURSTABLE / "podpool" / "side") == CPUSet([5])
-    assert "default/pool" in snapshot.rejected_inputs
-    assert world.handle(PodChanged(POOL)).rejected_inputs == {}
+    assert list(snapshot.complaints) == ["pool"]
+    assert world.handle(PodChanged(POOL)).complaints == {}

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from agent.core.cgroups import CgroupPath
-from agent.core.pods import Container, Kind, Pod, PodUID
+from agent.core.pods import Container, Kind, Pod, PodUID, QosClass
 from agent.errors import CgroupError
 from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
 from tests.reconciler.rig import (
@@ -40,6 +40,11 @@ POOL = annotated_pod("pool", 3)
 class Name:
     container: str | None
     pod_uid: PodUID
+    runtime: str = "runc"
+
+    @property
+    def has_own_kernel(self) -> bool:
+        return self.runtime != "runc"
 
 
 @dataclass
@@ -259,7 +264,7 @@ def test_while_a_resize_does_not_fit_all_else_of_the_pod_is_followed(world: Kube
 
     snapshot = world.handle(PodChanged(replace(bigger, container_ids={c0.name: "c0"})))
 
-    assert "default/pool" in snapshot.rejected_inputs
+    assert list(snapshot.complaints) == ["pool"]
     assert (world.cpus(c0), world.cpus(debug)) == ("1-2", "0,4-15")
 
 
@@ -328,3 +333,16 @@ def test_a_mirror_that_is_made_again_moves_no_static_pod(world: KubeletWorld) ->
 
     assert world.cpus(c0) == "1-2"
     assert world.kernel.writes == []
+
+
+def test_a_pod_is_looked_for_where_the_class_puts_it_that_the_api_server_says(
+    world: KubeletWorld,
+) -> None:
+    """The kubelet goes by ``status.qosClass``, whatever would be computed here and now."""
+    burstable = replace(A, qos=QosClass.BURSTABLE)
+    annotated = replace(POOL, qos=QosClass.BURSTABLE)
+    world.listed(burstable, annotated)
+    pod, pool = world.pod(BURSTABLE / "poda"), world.pod(BURSTABLE / "podpool")
+    world.handle(CgroupsChanged(BURSTABLE))
+    assert (world.cpus(pod), world.cpus(pool)) == ("1-2", "3-5")
+    assert world.handle(PodChanged(replace(annotated, qos=None))).complaints == {}

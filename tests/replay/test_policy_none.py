@@ -170,10 +170,9 @@ def test_a_resize_that_does_not_fit_is_told_and_changes_nothing(
 ) -> None:
     """The kubelet of policy none makes 5 CPUs of 4; a NUMA node has 4."""
     moments = {moment.name: moment for moment in lived[1]}
-    rejected = moments["20"].snapshot.rejected_inputs
-    assert list(rejected) == [f"default/{DB}"]
-    assert "TopologyAffinityError" in rejected[f"default/{DB}"]
-    assert moments["21"].snapshot.rejected_inputs == rejected
+    (complaint,) = moments["20"].snapshot.complaints.values()
+    assert complaint.reason == "TopologyAffinityError"
+    assert moments["21"].snapshot.complaints == moments["20"].snapshot.complaints
     assert moments["21"].snapshot.rejections == {}
 
 

@@ -26,7 +26,7 @@ def test_a_restart_at_any_moment_writes_nothing(tmp_path: Path, run: str) -> Non
         assert replay.kernel.writes == []
         assert replay.snapshot.state == before.state
         assert replay.snapshot.rejections == before.rejections
-        assert replay.snapshot.rejected_inputs == before.rejected_inputs
+        assert replay.snapshot.complaints == before.complaints
 
 
 @pytest.mark.parametrize(

@@ -129,7 +129,7 @@ class ApiModel:
     def _create_event(self, namespace: str, body: Body) -> ApiAnswer:
         metadata = body["metadata"]
         name = metadata.get("name") or f"{metadata['generateName']}{len(self.events):05}"
-        if body["involvedObject"]["namespace"] != namespace:
+        if body["involvedObject"].get("namespace", "default") != namespace:
             return status(UNPROCESSABLE, "involvedObject.namespace: does not match", "Invalid")
         if name in self.events:
             return status(409, f'events "{name}" already exists', "AlreadyExists")

@@ -5,7 +5,7 @@ import pytest
 from agent.core.entitlement import NOT_SELECTED
 from agent.core.pods import Container, Pod, PodUID
 from agent.ports import Rejection, Snapshot
-from agent.report.events import PodEvents, event_object, news
+from agent.report.events import PodEvents, event_object, news, other_manager
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 
 from .api_model import NODE, ApiModel
@@ -79,8 +79,10 @@ def test_a_rejected_pod_that_finds_room_is_placed() -> None:
 
 def test_what_a_running_pod_cannot_have_is_a_warning() -> None:
     before = snapshot_of(DB)
-    reason = "TopologyAffinityError: Resources cannot be allocated with Topology locality"
-    now = replace(before, rejected_inputs={DB.full_name: reason, "pod default/x": "spec: is wrong"})
+    words = "Resources cannot be allocated with Topology locality"
+    complaint = Rejection("TopologyAffinityError", words)
+    unreadable = {"pod default/x": "spec: is wrong"}
+    now = replace(before, complaints={DB.uid: complaint}, rejected_inputs=unreadable)
     (event,) = news(before, now)
     assert (event.type, event.reason) == ("Warning", "TopologyAffinityError")
     assert event.message.endswith("Topology locality; the pod keeps what it has")
@@ -169,3 +171,21 @@ def test_a_pod_of_the_same_name_has_its_own_event() -> None:
         telling.outbound.publish(snapshot)
         telling.run(10)
     assert [event["involvedObject"]["uid"] for event in api.events.values()] == ["db", "db-2"]
+
+
+def test_another_cpu_manager_is_told_of_on_the_node_once_though_nothing_else_is() -> None:
+    api = ApiModel()
+    for _ in range(2):  # the second one is of the agent after this one
+        telling = Telling(api)
+        telling.outbound.say_first(other_manager("koordlet", "koordlet runs", 9.0, NODE))
+        telling.run(60)  # no snapshot has come, or none that may be told
+        assert telling.outcomes == {("event", "said"): 1}
+    (event,) = api.events.values()
+    assert event["involvedObject"] == {
+        "apiVersion": "v1",
+        "kind": "Node",
+        "name": NODE,
+        "uid": NODE,
+    }
+    said = (event["type"], event["reason"], event["message"], event["firstTimestamp"])
+    assert said == ("Warning", "OtherCPUManager", "koordlet runs", "1970-01-01T00:00:09Z")

@@ -3,7 +3,7 @@ from dataclasses import replace
 
 import pytest
 
-from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET
+from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET, UNSUPPORTED_RUNTIME
 from agent.core.pods import Pod, PodUID
 from agent.ports import Rejection, Snapshot
 from agent.report.evictions import Evictions, may_be_evicted
@@ -116,7 +116,7 @@ def test_ordinary_pods_may_be(changes: dict[str, object]) -> None:
     assert may_be_evicted(replace(A, **changes))  # type: ignore[arg-type]  # as above
 
 
-@pytest.mark.parametrize("reason", [NOT_SELECTED, UNBACKED_BUDGET])
+@pytest.mark.parametrize("reason", [NOT_SELECTED, UNBACKED_BUDGET, UNSUPPORTED_RUNTIME])
 def test_what_no_node_would_place_is_not_sent_around(reason: str) -> None:
     cluster = Cluster(A)
     snapshot = replace(cluster.snapshot, rejections={A.uid: Rejection(reason, "no")})

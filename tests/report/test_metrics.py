@@ -8,7 +8,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from agent import __version__
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Container, Pod
-from agent.ports import MemoryReport, Snapshot
+from agent.measures import ConfinementReport, MemoryReport, Windows
+from agent.ports import Rejection, Snapshot
 from agent.report.metrics import OwnUse, exposition
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 from tests.report.rig import Told, empty_snapshot, snapshot_of, without
@@ -24,6 +25,8 @@ BUSY = replace(
     snapshot_of(*PODS),
     rejections={PODS[3].uid: snapshot_of(*PODS).rejections[PODS[3].uid]},
     rejected_inputs={"x.yaml:1": 'bad "quotes"\nand lines'},
+    complaints={PODS[0].uid: Rejection("TopologyAffinityError", "no room")},
+    other_managers=("koordlet",),
     problems=("cannot write",),
     writes={"cpuset.cpus": 12, "cpu.max": 3},
     drift={"foreign_write": 2},
@@ -37,6 +40,11 @@ BUSY = replace(
         headroom_bytes={"0": -GI, "0-1": 3 * GI},
         shortages=("NUMA nodes 0 have too little",),
         widened=(CgroupPath("d"), CgroupPath("e")),
+    ),
+    confinement=ConfinementReport(
+        windows={"pod": Windows.of((0.01, 0.1)).with_one(0.01).with_one(0.02).with_one(7.0)},
+        found={("pod", "running"): 1, ("pod", "nothing"): 2},
+        watch_troubles=3,
     ),
 )
 
@@ -59,7 +67,7 @@ def test_every_family_is_ours_and_says_what_it_is() -> None:
     for family in text_string_to_metric_families(text_of(BUSY)):
         assert family.name.startswith("numalet_")
         assert family.documentation.endswith(".")
-        assert family.type in ("gauge", "counter")
+        assert family.type in ("gauge", "counter", "histogram")
 
 
 @pytest.mark.parametrize("snapshot", [empty_snapshot(), BUSY], ids=["new", "busy"])
@@ -90,6 +98,7 @@ def test_numbers_are_those_of_the_node() -> None:
         ("containers", ("exclusive",)): 2,
         ("containers", ("pod-shared",)): 1,
         ("containers", ("node-shared",)): 2,
+        ("containers", ("unsupported-runtime",)): 0,
         ("cpu_manager_shared_pool_size_millicores", ()): 9000,
         ("cpu_manager_allocation_per_numa", ("0",)): 7,
         ("cpu_manager_allocation_per_numa", ("1",)): 0,
@@ -99,6 +108,8 @@ def test_numbers_are_those_of_the_node() -> None:
         ("observe_only", ()): 0,
         ("source_healthy", ()): 1,
         ("rejected_inputs", ()): 1,
+        ("demands_refused", ()): 1,
+        ("other_cpu_manager", ("koordlet",)): 1,
         ("problems", ()): 1,
         ("topology_manager_admission_requests_total", ()): 4,
         ("admission_rejections_total", ("TopologyAffinityError",)): 1,
@@ -122,6 +133,21 @@ def test_moving_memory_and_shortages_are_numbers() -> None:
         ("memory_headroom_bytes", ("0-1",)): 3 * GI,
         ("memory_shortages", ()): 1,
         ("memory_widened", ()): 2,
+    }
+    assert {key: found[key] for key in expected} == expected
+
+
+def test_windows_are_a_histogram() -> None:
+    found = samples(BUSY)
+    expected = {
+        ("confinement_window_seconds_bucket", ("pod", "0.01")): 1,
+        ("confinement_window_seconds_bucket", ("pod", "0.1")): 2,
+        ("confinement_window_seconds_bucket", ("pod", "+Inf")): 3,
+        ("confinement_window_seconds_count", ("pod",)): 3,
+        ("confinement_window_seconds_sum", ("pod",)): pytest.approx(7.03),
+        ("confined_cgroups_total", ("pod", "running")): 1,
+        ("confined_cgroups_total", ("pod", "nothing")): 2,
+        ("cgroup_watch_troubles_total", ()): 3,
     }
     assert {key: found[key] for key in expected} == expected
 

@@ -8,6 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from agent.core.cpuset import CPUSet
 from agent.core.pods import Pod, PodUID
 from agent.core.policy import Policy
 from agent.core.startup import start
@@ -353,3 +354,11 @@ def test_every_machine_has_zones_that_add_up(path: Path) -> None:
         costs = {cost["name"]: cost["value"] for cost in zone["costs"]}
         assert costs[zone["name"]] == min(costs.values())
     json.dumps(made)
+
+
+def test_what_is_outside_of_the_fence_is_not_for_the_scheduler_to_count_on() -> None:
+    policy = replace(empty_snapshot().rules.policy, fence=CPUSet.parse("6-9"))
+    rules = start(machine(sockets=2, cores_per_node=8, threads=1), policy)
+    snapshot = replace(empty_snapshot(), rules=rules, state=rules.initial_state(), ready=True)
+    made = zones(topology_object(snapshot, NODE, None))
+    assert [zone["cpu"] for zone in made.values()] == [("8", "2", "2"), ("8", "2", "2")]

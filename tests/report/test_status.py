@@ -11,8 +11,12 @@ from pathlib import Path
 import pytest
 
 from agent import __version__
+from agent.core.cgroups import CgroupPath
 from agent.core.pods import Pod, PodUID
 from agent.errors import EnvironmentProblem
+from agent.measures import ConfinementReport, MemoryReport, Windows
+from agent.ports import Rejection
+from agent.report.outbound import OutboundNumbers
 from agent.report.status import StatusServer, ask, status_document
 from tests.reconciler.rig import exclusive_pod
 from tests.report.rig import Told, empty_snapshot, snapshot_of
@@ -50,11 +54,30 @@ def test_the_document_says_everything_that_is_known() -> None:
     snapshot = replace(
         snapshot_of(A),
         rejected_inputs={"x.yaml:1": "is wrong"},
+        complaints={A.uid: Rejection("TopologyAffinityError", "no room")},
         problems=("cannot write",),
+        other_managers=("koordlet",),
         drift={"foreign_write": 1},
         writes={"cpu.max": 2},
+        memory=MemoryReport(
+            moves={CgroupPath("a"): 93.0, CgroupPath("b"): None},
+            moved_bytes=5,
+            left_behind_bytes=6,
+            headroom_bytes={"0-1": -7},
+            shortages=("NUMA nodes 0-1 have too little",),
+            widened=(CgroupPath("c"),),
+        ),
+        confinement=ConfinementReport(
+            windows={"pod": Windows.of((1.0,)).with_one(0.5).with_one(2.0)},
+            found={("pod", "nothing"): 2, ("container", "running"): 9},
+        ),
     )
-    document = status_document(snapshot)
+    outbound = OutboundNumbers(
+        pending=3,
+        outcomes={("event", "said"): 4, ("event", "refused"): 1, ("annotation", "said"): 2},
+        troubles={"event": "403 Forbidden"},
+    )
+    document = status_document(snapshot, outbound=outbound)
     pods = pods_of(document)
     del document["pods"]
     assert [pod["name"] for pod in pods] == ["a"]
@@ -66,10 +89,30 @@ def test_the_document_says_everything_that_is_known() -> None:
         "takenAt": 1.0,
         "cgroupRoot": "/cgroup",
         "source": {"healthy": True, "detail": "the list of pods is complete"},
-        "rejectedInputs": {"x.yaml:1": "is wrong"},
+        "rejectedInputs": {
+            "x.yaml:1": "is wrong",
+            "default/a": "TopologyAffinityError: no room",
+        },
         "problems": ["cannot write"],
+        "otherManagers": ["koordlet"],
         "drift": {"foreign_write": 1},
         "writes": {"cpu.max": 2},
+        "memory": {
+            "moves": {"/a": 93.0, "/b": None},
+            "movedBytes": 5,
+            "leftBehindBytes": 6,
+            "headroomBytes": {"0-1": -7},
+            "shortages": ["NUMA nodes 0-1 have too little"],
+            "widened": ["/c"],
+        },
+        "confinement": {
+            "pod": {"confined": 2, "windowSeconds": 2.5, "found": {"nothing": 2}},
+        },
+        "outbound": {
+            "pending": 3,
+            "messages": {"event": {"said": 4, "refused": 1}, "annotation": {"said": 2}},
+            "troubles": {"event": "403 Forbidden"},
+        },
         "defaultCpuSet": "0,3-15",
         "reservedCpuSet": "0",
     }

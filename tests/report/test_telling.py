@@ -16,7 +16,7 @@ from agent.core.pods import CPU, Container, Pod, PodUID, QosClass
 from agent.core.policy import Policy
 from agent.core.startup import start
 from agent.place import SystemClock
-from agent.ports import ApiAnswer, PodChanged, PodGone, Rejection, Snapshot
+from agent.ports import ApiAnswer, CgroupsChanged, PodChanged, PodGone, Rejection, Snapshot
 from agent.report.events import PodEvents
 from agent.report.evictions import Evictions
 from agent.report.noderesourcetopology import TopologyExport, load_fingerprint
@@ -26,7 +26,8 @@ from agent.report.placement import PLACEMENT, PlacementAnnotations
 from agent.simulation.clock import SimulatedClock
 from agent.sources.api_access import load_client
 from agent.sources.api_requests import ApiRequests
-from tests.reconciler.rig import World, equal, exclusive_pod, two_sockets
+from tests.reconciler.rig import KUBEPODS, World, equal, exclusive_pod, two_sockets
+from tests.reconciler.test_runtime_cgroups import KubeletWorld, Name
 from tests.sources.api_server import Answer, reply, silence
 from tests.sources.rig import Rig
 from tests.sources.write_server import Write, WriteServer
@@ -110,6 +111,21 @@ def test_all_that_is_to_be_told_arrives(tmp_path: Path) -> None:
     assert '"cpus":"1-2"' in model.pods[DB.full_name].annotations[PLACEMENT]
     assert model.pods[BIG.full_name].is_terminating
     assert model.topology is not None
+
+
+def test_who_has_a_kernel_of_his_own_hears_of_it_from_the_server(tmp_path: Path) -> None:
+    model, world = ApiModel(), KubeletWorld(two_sockets(), tmp_path)
+    model.add(DB)
+    with telling(tmp_path, Server(model)) as outbound:
+        outbound.publish(world.listed(DB))
+        until(lambda: len(model.events) == 1)
+        sandbox = world.container(world.pod(KUBEPODS / "poddb"), None, named=False)
+        world.bundles.known[sandbox.name] = Name(None, DB.uid, "kata-qemu")
+        outbound.publish(world.handle(CgroupsChanged(KUBEPODS / "poddb")))
+        until(lambda: len(model.events) == 2)
+    told = {event["reason"]: event["message"] for event in model.events.values()}
+    assert "let a runtime such as runc or crun run it" in told["UnsupportedRuntime"]
+    assert model.of("POST") == [asked for asked in model.of("POST") if "events" in asked.parts]
 
 
 def test_these_rights_are_asked_for_and_no_others(tmp_path: Path) -> None:

@@ -8,7 +8,10 @@ from hypothesis import strategies as st
 
 from agent.core.claims import BUDGET_ANNOTATION
 from agent.core.pods import Container, Kind, Pod, PodUID, QosClass, Resources, qos_class
-from agent.sources.api_rules import apply_defaults, unknown_resources, validate
+from agent.documents import FieldError
+from agent.ports import Event, InputRejected
+from agent.sources.api_rules import apply_defaults, parse_served, unknown_resources, validate
+from agent.sources.known_pods import KnownPods
 
 GI = 1 << 30
 MI = 1 << 20
@@ -326,3 +329,31 @@ def test_claims_of_the_pod_are_refused() -> None:
 
     assert problem.path == ("spec", "resources", "claims")
     assert "named claims are not supported" in problem.message
+
+
+# What an API server sends is not taken on trust where it becomes a path.
+
+
+def served(*names: str) -> Pod:
+    raw = {"metadata": {"name": "db"}, "spec": {"containers": [{"name": n} for n in names]}}
+    return parse_served(raw, where="pod default/db")
+
+
+def test_a_pod_with_proper_names_is_taken_as_it_is_sent() -> None:
+    assert [c.name for c in served("a", "a-1").app_containers] == ["a", "a-1"]
+
+
+@pytest.mark.parametrize("name", ["", "A", "../x", "a\n", "-a", "a" * 64])
+def test_a_name_that_no_api_server_takes_is_refused_as_an_input(name: str) -> None:
+    told: list[Event] = []
+    raw = {"metadata": {"name": "db", "namespace": "default", "uid": "u"}}
+    KnownPods(told.append, parse_served).changed(raw | {"spec": {"containers": [{"name": name}]}})
+    (rejected,) = told
+    assert isinstance(rejected, InputRejected)
+    assert rejected.where == "pod default/db"
+    assert rejected.reason.startswith(f"spec.containers[0].name: {name!r} is not a name")
+
+
+def test_two_containers_of_one_name_are_refused() -> None:
+    with pytest.raises(FieldError, match="the name of another container"):
+        served("a", "a")

@@ -50,6 +50,7 @@ def test_a_whole_object_is_read_and_what_is_not_needed_ignored() -> None:
                 }
             ],
             "ephemeralContainers": [{"name": "shell"}],
+            "runtimeClassName": "kata-qemu",
         },
         "status": {"phase": "Running"},
     }
@@ -65,9 +66,26 @@ def test_a_whole_object_is_read_and_what_is_not_needed_ignored() -> None:
         ("proxy", Kind.SIDECAR),
     ]
     assert pod.app_containers == (
-        Container(name="main", resources=Resources(limits={"cpu": 1500, "hugepages-2Mi": 4 << 20})),
+        Container(
+            name="main",
+            resources=Resources(limits={"cpu": 1500, "hugepages-2Mi": 4 << 20}),
+            extended=("nvidia.com/gpu",),
+        ),
     )
     assert [(c.name, c.kind) for c in pod.ephemeral_containers] == [("shell", Kind.EPHEMERAL)]
+    assert (pod.runtime_class, pod.own_kernel) == ("kata-qemu", "")
+
+
+def test_of_resources_by_name_only_those_are_extended_that_devices_can_be_behind() -> None:
+    others = ["cpu", "ephemeral-storage", "hugepages-1Gi", "attachable-volumes-aws-ebs"]
+    others += ["requests.example.com/gpu", "batch.kubernetes.io/cpu", "kubernetes.io/x"]
+    limits = dict.fromkeys((*others, "example.com/nic", "amd.com/gpu"), "1")
+
+    [container] = parse_pod(with_limits(limits), where="").app_containers
+    [none] = parse_pod(with_limits({"nvidia.com/gpu": 0}), where="").app_containers
+
+    assert container.extended == ("amd.com/gpu", "example.com/nic")
+    assert none.extended == ()
 
 
 @pytest.mark.parametrize(

@@ -43,6 +43,9 @@ class AgentProcess:
 
     url: str
     folder: Path = FOLDER
+    config: str = CONFIG
+    authority: Path | None = None
+    """The certificate by which the server of an https URL is known."""
     process: "subprocess.Popen[bytes] | None" = None
 
     @property
@@ -52,8 +55,8 @@ class AgentProcess:
     def start(self) -> None:
         self.folder.mkdir(exist_ok=True)
         config, kubeconfig = self.folder / "config.yaml", self.folder / "kubeconfig"
-        config.write_text(CONFIG)
-        kubeconfig.write_text(_kubeconfig(self.url))
+        config.write_text(self.config)
+        kubeconfig.write_text(_kubeconfig(self.url, self.authority))
         command: list[str | Path] = ["numalet", "run", "--pods", "kubernetes"]
         command += ["--config", config, "--kubeconfig", kubeconfig, "--node-name", NODE]
         with self.log.open("ab") as log:
@@ -101,13 +104,14 @@ class AgentProcess:
             status = following
 
 
-def _kubeconfig(url: str) -> str:
+def _kubeconfig(url: str, authority: Path | None) -> str:
     """JSON is YAML."""
+    cluster = {"server": url} | ({"certificate-authority": str(authority)} if authority else {})
     return json.dumps(
         {
             "current-context": "it",
             "contexts": [{"name": "it", "context": {"cluster": "it", "user": "it"}}],
-            "clusters": [{"name": "it", "cluster": {"server": url}}],
+            "clusters": [{"name": "it", "cluster": cluster}],
             "users": [{"name": "it", "user": {"token": "secret"}}],
         }
     )

@@ -10,12 +10,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.core.contest import MOST_REPAIRS
+
 from .kubelet_host import run
 from .kubernetes_node import Story, node, raw_pods
 
 CPU = Path("/sys/devices/system/cpu")
 NAMES = ("guaranteed", "latency-critical-db", "burstable")
-REWRITES = 20
+REWRITES = 3 * MOST_REPAIRS
 
 
 def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
@@ -23,7 +25,8 @@ def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
     drift = dict(story.wait_until_placed()["drift"])
     began = time.monotonic()
     how()
-    time.sleep(0.2)  # what systemd does later, it does at once
+    run("systemctl", "show", "--property=Version")  # it answers once all is done
+    story.agent.wait_for_rest()
     story.observe(what)
     after = story.told[what]["status"]["drift"]
     causes = {cause: count - drift.get(cause, 0) for cause, count in after.items()}
@@ -57,7 +60,11 @@ def tell(story: Story) -> None:
         story, "set-property", lambda: run("systemctl", *properties, app.name, "CPUWeight=50")
     )
     interfere(story, "another program", lambda: cpus.write_text("0-7"))
+    controllers = story.pods["latency-critical-db"].path / "cgroup.subtree_control"
+    interfere(story, "a controller switched off", lambda: controllers.write_text("-cpuset"))
+    told_of = story.agent.log.stat().st_size
     interfere(story, "a stubborn program", lambda: rewrite(cpus, "0-7"))
+    story.told["a stubborn program"]["log"] = story.agent.log.read_bytes()[told_of:].decode()
     container = story.pods["guaranteed"].containers["app"].id
     update = "runc", "--systemd-cgroup", "update", "--cpuset-cpus=0-7", container
     interfere(story, "runtime update", lambda: run(*update))

@@ -1,9 +1,11 @@
 """An API server, over real HTTP, that lists and watches the pods that its test puts into it."""
 
 import threading
+import time
 
 from tests.sources.api_server import (
     Answer,
+    Certificate,
     Handler,
     Json,
     Request,
@@ -16,8 +18,8 @@ from tests.sources.api_server import (
 class PodApi(ScriptedApiServer):
     """Knows pods by UID; the resource version is the number of changes so far."""
 
-    def __init__(self) -> None:
-        super().__init__()
+    def __init__(self, *, tls: Certificate | None = None) -> None:
+        super().__init__(tls=tls)
         self._pods: dict[str, Json] = {}
         self._changes: list[bytes] = []
         self._news = threading.Condition()
@@ -36,7 +38,8 @@ class PodApi(ScriptedApiServer):
     def next_answer(self, request: Request) -> Answer:
         self.requests.append(request)
         if request.is_watch:
-            return self._watch(int(request.query["resourceVersion"]))
+            query = request.query
+            return self._watch(int(query["resourceVersion"]), float(query["timeoutSeconds"]))
         with self._news:
             return page(*self._pods.values(), version=str(len(self._changes)))
 
@@ -55,22 +58,24 @@ class PodApi(ScriptedApiServer):
         self._news.notify_all()
         return stored
 
-    def _watch(self, version: int) -> Answer:
+    def _watch(self, version: int, lasts_s: float) -> Answer:
         def answer(handler: Handler) -> None:
             handler.send_response(200)
             handler.send_header("Content-Type", "application/json")
             handler.send_header("Transfer-Encoding", "chunked")
             handler.end_headers()
-            told = version
-            while not self.closing.is_set():
+            told, until_s = version, time.monotonic() + lasts_s
+            while not self.closing.is_set() and time.monotonic() < until_s:
                 with self._news:
                     self._news.wait_for(
-                        lambda: len(self._changes) > told or self.closing.is_set()  # noqa: B023 - used at once
+                        lambda: len(self._changes) > told or self.closing.is_set(),  # noqa: B023 - used at once
+                        until_s - time.monotonic(),
                     )
                     news = self._changes[told:]
                 for change in news:
                     handler.send_chunk(change)
                 told += len(news)
+            handler.send_chunk(b"")
 
         return answer
 

@@ -1,16 +1,21 @@
 """Runs a command in a guest and brings back what it said and wrote."""
 
 import io
+import logging
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from hack.lab.errors import UnavailableError
+from hack.lab.errors import EmulationError, UnavailableError
 from hack.lab.guest import Job, run
 from hack.lab.topology import GuestTopology
 
+log = logging.getLogger(__name__)
+
 TIMEOUT_S = 600.0
+TRIES = 3
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,7 +37,23 @@ def in_guest(
     systemd: bool = False,
     results: Path | None = None,
 ) -> Outcome:
-    """Boot, run and end; skips the test where this machine cannot have such a guest."""
+    """Boot, run and end; skips the test where this machine cannot have such a guest.
+
+    Where the emulation fails all is done again, from the beginning.
+    """
+    for _ in range(TRIES - 1):
+        try:
+            return _once(topology, command, kernel, systemd=systemd, results=results)
+        except EmulationError as error:
+            log.warning("another try, since %s", error)
+            for left in results.iterdir() if results is not None else ():
+                shutil.rmtree(left) if left.is_dir() else left.unlink()
+    return _once(topology, command, kernel, systemd=systemd, results=results)
+
+
+def _once(
+    topology: GuestTopology, command: str, kernel: str, *, systemd: bool, results: Path | None
+) -> Outcome:
     stdout, stderr = io.BytesIO(), io.BytesIO()
     job = Job(
         topology=topology,

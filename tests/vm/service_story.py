@@ -6,7 +6,9 @@ at each stage is written to RESULTS/observed.json, for `test_service` to judge o
 """
 
 import json
+import os
 import shutil
+import signal
 import subprocess
 import sys
 import time
@@ -26,6 +28,7 @@ FILES = (
 UNIT = "numalet.service"
 NUMALET = "/usr/local/bin/numalet"
 PATIENCE_S = 180.0
+WATCHDOG_S = 10
 MANIFEST = """
 apiVersion: v1
 kind: Pod
@@ -179,6 +182,14 @@ def tell(story: Story) -> None:
     wait("the repair", is_settled)
     story.observe("reloaded")
 
+    hang(story)
+    run("systemctl", "stop", UNIT)
+    told["release beside programs"] = run(NUMALET, "release")
+    story.observe("given back")
+    run("systemctl", "start", UNIT)
+    wait("the start", is_settled)
+    story.observe("taken again")
+
     story.end_programs()
     wait("the end of the scopes", lambda: not any("-pod" in unit for unit in units()))
     wait("new cgroups", lambda: len(list(SLICE.glob("*/*/*.scope"))) == 2)
@@ -192,6 +203,21 @@ def tell(story: Story) -> None:
     told["release"] = run(NUMALET, "release")
     told["left"] = [str(path) for path in SLICE.glob("**/*") if path.is_dir()]
     told["units"] = units()
+
+
+def hang(story: Story) -> None:
+    """Let the service hang until the watchdog notices; its patience is shortened for that."""
+    folder = Path(f"/run/systemd/system/{UNIT}.d")
+    folder.mkdir()
+    (folder / "watchdog.conf").write_text(f"[Service]\nWatchdogSec={WATCHDOG_S}s\n")
+    run("systemctl", "daemon-reload")
+    run("systemctl", "restart", UNIT)
+    wait("the restart", is_settled)
+    before = main_pid()
+    os.kill(int(before), signal.SIGSTOP)
+    wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
+    wait_for_passes(2)
+    story.observe("hung")
 
 
 def main() -> None:

@@ -37,7 +37,12 @@ def story(tree: Path, tmp_path_factory: pytest.TempPathFactory) -> Story:
     outcome = in_guest(TOPOLOGIES["2n"], command, systemd=True, results=folder)
     assert outcome.status == 0, outcome.stderr
     told: Story = json.loads((folder / "observed.json").read_text())
-    return told
+    return told | {"journal": (folder / "journal").read_text()}
+
+
+@pytest.fixture(scope="module")
+def journal(story: Story) -> str:
+    return str(story["journal"])
 
 
 def containers(stage: Story) -> dict[str, Story]:
@@ -128,7 +133,7 @@ def test_what_systemd_resets_when_a_scope_starts_is_repaired(story: Story) -> No
     assert below(story["running"], PODS) == below(story["placed"], PODS)
 
 
-@pytest.mark.parametrize("stage", ["restarted", "stopped", "killed"])
+@pytest.mark.parametrize("stage", ["restarted", "stopped", "killed", "hung"])
 def test_restart_stop_and_death_of_the_service_change_nothing(story: Story, stage: str) -> None:
     for part in ("programs", "cgroups"):
         assert story[stage][part] == story["running"][part]
@@ -137,12 +142,39 @@ def test_restart_stop_and_death_of_the_service_change_nothing(story: Story, stag
 def test_a_restart_writes_nothing(story: Story) -> None:
     assert story["restarted"]["status"]["writes"] == {}
     assert story["killed"]["status"]["writes"] == {}
+    assert story["hung"]["status"]["writes"] == {}
+
+
+def test_a_service_that_hangs_is_noticed_by_systemd_and_says_where(
+    story: Story, journal: str
+) -> None:
+    assert re.search(r"numalet.service: Watchdog timeout \(limit 10s\)!", journal)
+    assert re.search(r"numalet\[\d+\]: Fatal Python error: Aborted", journal)
+    assert re.search(r'numalet\[\d+\]:   File ".*/reconciler.py", line \d+ in _waiting', journal)
 
 
 def test_a_daemon_reload_is_noticed_and_repaired(story: Story) -> None:
     assert story["reloaded"]["status"]["drift"]["foreign_write"] >= 1
     for part in ("programs", "cgroups"):
         assert story["reloaded"][part] == story["running"][part]
+
+
+def test_release_beside_running_programs_lets_them_run_everywhere_and_says_so(
+    story: Story,
+) -> None:
+    release, after = story["release beside programs"], story["given back"]
+
+    assert release["status"] == 0, release
+    for name in NAMES:
+        assert after["programs"][name]["cpus"] == "0-7"
+        assert after["programs"][name]["mems"] == "0-1"
+        path = containers(story["placed"])[name]["cgroup"]
+        assert f"{path}/cpuset.cpus" in release["out"] + release["err"]
+
+
+def test_a_start_after_that_takes_them_in_again(story: Story) -> None:
+    for part in ("programs", "cgroups"):
+        assert story["taken again"][part] == story["running"][part]
 
 
 def test_a_container_has_one_program_at_a_time(story: Story) -> None:

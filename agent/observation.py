@@ -1,0 +1,88 @@
+"""Reads what cgroups say."""
+
+from collections.abc import Iterable, Mapping
+
+from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.plan import (
+    CPU_MAX_FILE,
+    CPU_WEIGHT_FILE,
+    CPUS_FILE,
+    MEMORY_MAX_FILE,
+    MEMS_FILE,
+)
+from agent.errors import CgroupError
+from agent.ports import Cgroups
+
+Observed = Mapping[CgroupPath, tuple[int, CgroupValues]]
+"""What cgroups say, each with the identity of its directory."""
+
+_FILES = (
+    CPUS_FILE,
+    MEMS_FILE,
+    CPU_MAX_FILE,
+    CPU_WEIGHT_FILE,
+    MEMORY_MAX_FILE,
+    CPUS_FILE + ".effective",
+    MEMS_FILE + ".effective",
+)
+
+
+class Observer:
+    """Looks at cgroups."""
+
+    def __init__(self, cgroups: Cgroups) -> None:
+        self._cgroups = cgroups
+        self.switched_off: frozenset[CgroupPath] = frozenset()
+        """Cgroups of the last look that have no cpuset files though something runs in them.
+
+        A young one has none for a moment, before its first process.
+        """
+
+    def look(self, paths: Iterable[CgroupPath], problems: list[str]) -> Observed:
+        """Read what cgroups say; those that have vanished, or have no cpuset files, are left out."""
+        observed: dict[CgroupPath, tuple[int, CgroupValues]] = {}
+        switched_off = set()
+        for path in paths:
+            try:
+                values, identity = self._read(path), self._cgroups.identity(path)
+                if values is None and isinstance(identity, int) and self._is_populated(path):
+                    switched_off.add(path)
+            except CgroupError as error:
+                problems.append(str(error))
+                continue
+            if values is not None and isinstance(identity, int):
+                observed[path] = (identity, values)
+        self.switched_off = frozenset(switched_off)
+        return observed
+
+    def _is_populated(self, path: CgroupPath) -> bool:
+        return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
+
+    def _read(self, path: CgroupPath) -> CgroupValues | None:
+        texts = [self._cgroups.read(path, file) for file in _FILES]
+        cpus, mems, cpu_max, weight, memory_max, effective_cpus, effective_mems = (
+            text if isinstance(text, str) else None for text in texts
+        )
+        if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
+            return None
+        return CgroupValues(
+            cpus=CPUSet.parse(cpus) or None,
+            mems=NodeSet.parse(mems) or None,
+            cpu_max=None if cpu_max is None else parse_cpu_max(cpu_max),
+            cpu_weight=None if weight is None else int(weight),
+            memory_max=None if memory_max is None else parse_memory_max(memory_max),
+            effective_cpus=CPUSet.parse(effective_cpus),
+            effective_mems=NodeSet.parse(effective_mems),
+        )
+
+
+def parse_cpu_max(text: str) -> CpuMax:
+    """Read the kernel's rendering of ``cpu.max``: ``max 100000`` or ``50000 100000``."""
+    quota, period = text.split()
+    return CpuMax(None if quota == "max" else int(quota), int(period))
+
+
+def parse_memory_max(text: str) -> MemoryMax:
+    """Read the kernel's rendering of ``memory.max``: ``max`` or a number of bytes."""
+    return MemoryMax(None if text == "max" else int(text))
