@@ -8,6 +8,10 @@ ARG BASE=python:${PYTHON_VERSION}-slim-${DEBIAN_SUITE}
 
 FROM ${BASE} AS build
 WORKDIR /build
+# What builds the package is of these versions, too: for that, pip reads the second variable from 25.3 on,
+# and the first one before.
+ENV PIP_CONSTRAINT=/build/constraints.txt \
+    PIP_BUILD_CONSTRAINT=/build/constraints.txt
 COPY deploy/constraints.txt pyproject.toml README.md LICENSE ./
 COPY agent agent
 # Two environments, so that the one which is kept has no pip.  Whoever needs an index or authority of
@@ -15,7 +19,7 @@ COPY agent agent
 RUN --mount=type=secret,id=pip.conf,target=/etc/pip.conf \
     python3 -m venv tools \
  && python3 -m venv --without-pip /opt/numalet \
- && tools/bin/pip --python /opt/numalet/bin/python install --no-cache-dir --constraint constraints.txt '.[nrt,devices]'
+ && tools/bin/pip --python /opt/numalet/bin/python install --no-cache-dir '.[nrt,devices]'
 
 FROM ${BASE}
 ARG LIBNUMA_VERSION=2.0.16-1
@@ -23,7 +27,10 @@ RUN apt-get update \
  && apt-get install --yes --no-install-recommends "libnuma1=${LIBNUMA_VERSION}" \
  && rm -rf /var/lib/apt/lists/*
 COPY --from=build /opt/numalet /opt/numalet
+# MALLOC_*: what was needed for a moment goes back to the system, 3 to 7 MiB.
 ENV PATH=/opt/numalet/bin:$PATH \
+    MALLOC_ARENA_MAX=1 \
+    MALLOC_TRIM_THRESHOLD_=131072 \
     PYTHONDONTWRITEBYTECODE=1 \
     PYTHONFAULTHANDLER=1 \
     PYTHONUNBUFFERED=1

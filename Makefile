@@ -21,8 +21,11 @@ run: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/pytest
 
+# Guests compile slowly, and forget what they compiled.
 vm-test: $(VENV)/ready
-	$(BIN)/pytest -m vm tests/vm
+	$(BIN)/python -m compileall -q agent tests/vm
+	$(BIN)/pytest -m "vm and not alone" -n 2 --dist loadfile -o faulthandler_timeout=0 tests/vm
+	$(BIN)/pytest -m "vm and alone" -o faulthandler_timeout=0 tests/vm
 
 real-test: $(VENV)/ready
 	hack/real-test
@@ -57,7 +60,7 @@ kustomize: $(VENV)/deploy-tools
 install:
 	rm -rf build # modules of an earlier build would be installed, too
 	hack/setup $(DESTDIR)$(LIBRARY) .
-	sed -i '1s|$(DESTDIR)||' $(DESTDIR)$(LIBRARY)/bin/numalet
+	sed -i '1s|^#!$(DESTDIR)|#!|' $(DESTDIR)$(LIBRARY)/bin/numalet
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(UNITS) $(DESTDIR)$(SYSCONFDIR)/numalet/pods
 	ln -sfn $(LIBRARY)/bin/numalet $(DESTDIR)$(PREFIX)/bin/numalet
 	sed 's|/usr/local|$(PREFIX)|; s|/etc/|$(SYSCONFDIR)/|g' systemd/numalet.service \
@@ -68,10 +71,12 @@ install:
 	-$(HERE) systemctl daemon-reload
 	@echo "put manifests into $(SYSCONFDIR)/numalet/pods, then: systemctl enable --now numalet"
 
-# What runs goes on; `numalet release` says which values stay because of that.
+# What runs goes on; `numalet release` says which values stay because of that.  Where it fails, nothing
+# is taken away: it is the only program that can undo.
 uninstall:
 	-$(HERE) systemctl disable --now numalet.service
-	-$(HERE) $(PREFIX)/bin/numalet release --config $(SYSCONFDIR)/numalet/config.yaml
+	$(HERE) [ ! -x $(PREFIX)/bin/numalet ] || \
+	  $(PREFIX)/bin/numalet release --config $(SYSCONFDIR)/numalet/config.yaml
 	rm -rf $(DESTDIR)$(LIBRARY) $(DESTDIR)$(UNITS)/numalet-kubepods-.slice.d
 	rm -f $(DESTDIR)$(PREFIX)/bin/numalet $(DESTDIR)$(UNITS)/numalet.service
 	-$(HERE) systemctl daemon-reload

@@ -6,15 +6,16 @@ import queue
 import signal
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterable, Mapping
 from types import FrameType
 
 import structlog
 
+from agent.coexistence import rival_watch, telling_of_others
 from agent.config import AgentConfig
 from agent.confinement import Confinement
+from agent.core.cgroups import CgroupPath
 from agent.core.entitlement import Entitlement
-from agent.core.findings import Finding
 from agent.core.pods import Pod, PodUID
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
@@ -33,6 +34,7 @@ from agent.memory_watch import MemoryWatch
 from agent.node.bundles import Bundles, known_folders
 from agent.node.cgroup_watch import CgroupWatch
 from agent.node.checkpoint import CheckpointStore, topology_fingerprint
+from agent.node.eviction_times import EvictionTimesFile
 from agent.node.hotplug import HotplugWatch
 from agent.node.journal import Journal
 from agent.node.numalib import cross_check
@@ -46,14 +48,13 @@ from agent.place import (
     SystemClock,
     find_place,
     layout_of,
-    other_managers,
-    why_only_observing,
 )
-from agent.ports import CgroupsChanged, Clock, Event, Post, Snapshot, Stop, Tick
+from agent.ports import CgroupsChanged, Clock, Event, Post, Snapshot, Stop
 from agent.reconciler import Reconciler
-from agent.report.events import PodEvents, other_manager
+from agent.report.events import PodEvents
 from agent.report.evictions import Evictions
 from agent.report.http import HttpServer
+from agent.report.liveness import Liveness
 from agent.report.metrics import OwnUse, exposition
 from agent.report.noderesourcetopology import TopologyExport, load_fingerprint
 from agent.report.notify import ServiceManager
@@ -162,15 +163,14 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     loaded = store.load()
     for note in loaded.notes:
         log.warning("checkpoint", what=note)
-    others = other_managers(place, config)
-    why_not = why_only_observing(others, config)
+    rivals = rival_watch(options, place, config, clock)
     kubelet = find_pod_resources(config) if options.pods == KUBERNETES else None
     confinement = Confinement(place.cgroups, clock.monotonic_s, has_program)
+    on_made: list[Callable[[CgroupPath], None]] = [confinement.made]
     node = Node(
         rules=rules,
         entitlement=config.entitlement if place.mode == KUBERNETES else Entitlement(),
-        standing_problems=why_not,
-        other_managers=tuple(finding.subject for finding in others),
+        others=rivals.look(),
         cgroups=place.cgroups,
         layout=layout_of(place, config),
         reread=None
@@ -178,7 +178,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         else lambda: configure(options.config, read_topology(config.host_root / "sys"))[1],
         names=Bundles(known_folders(config.host_root)) if place.mode == KUBERNETES else None,
         hears_of_devices=kubelet is not None,
-        watcher=_watch_cgroups(place, events, confinement, stack),
+        watcher=_watch_cgroups(place, events, confinement, on_made, stack),
         confinement=confinement,
         journal=_journal(config),
         care=_care(place, config, events, stop, clock),
@@ -186,7 +186,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         clock=clock,
         mode=place.mode,
         cgroup_root=str(place.cgroup_root),
-        observe=options.observe or config.observe or loaded.newer_version or bool(why_not),
+        observe=options.observe or config.observe or loaded.newer_version,
         drift_interval_s=service_manager.at_most_s(config.drift_interval_s),
         before_pass=place.before_pass,
         stopping=stop.is_set,
@@ -207,15 +207,17 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
     reconciler = Reconciler(node, loaded.remembered, publish)
     latest = Latest(reconciler.snapshot())
     if place.mode == KUBERNETES:
-        outbound = _start_telling(options, config, clock, latest.get(), others, stack)
-    _start_reports(config, node, latest, outbound, stack)
-    if place.mode != "simulated":
-        _watch_hardware(place.topology, events, stack)
+        outbound = _start_telling(options, config, clock, latest.get(), stack)
     running = loaded.remembered.pods if loaded.remembered else {}
     post: Post = events.put
     if kubelet is not None:
-        post = with_devices(kubelet, node, config, post, stack)
+        post = with_devices(kubelet, node, config, post, on_made, stack)
     source = _source(options, post, clock, running)
+    _start_reports(config, node, latest, outbound, source, stack)
+    if place.mode != "simulated":
+        _watch_hardware(place.topology, events, stack)
+    rivals.start(events.put, telling_of_others(options, config, clock, outbound))
+    stack.callback(rivals.close)
     source.start()
     stack.callback(source.close)
     stack.callback(service_manager.stopping)
@@ -225,30 +227,26 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         raise NumaletError("; ".join(problems))
 
 
-def _start_telling(  # noqa: PLR0913, PLR0917 - what to tell, to whom, and for how long
+def _start_telling(
     options: RunOptions,
     config: AgentConfig,
     clock: Clock,
     before: Snapshot,
-    others: tuple[Finding, ...],
     stack: contextlib.ExitStack,
 ) -> Outbound:
     """Start the one thread that writes to the API server."""
     telling, node_name = config.telling, options.node_name or socket.gethostname()
     tellers: list[Teller] = []
     if telling.events:
-        tellers.append(PodEvents(node_name, before))
+        tellers.append(PodEvents(node_name, before, annotated=telling.placement_annotation))
     if telling.placement_annotation:
         tellers.append(PlacementAnnotations())
     if telling.on_rejection == "evict":
-        tellers.append(Evictions(clock, most_per_hour=telling.evictions_per_hour))
+        times, most = EvictionTimesFile(config.state_dir), telling.evictions_per_hour
+        tellers.append(Evictions(clock, most_per_hour=most, times=times))
     if telling.node_resource_topology:
         tellers.append(TopologyExport(node_name, load_fingerprint()))
     outbound = Outbound(ApiRequests(load_client(options.kubeconfig), clock), tellers, clock)
-    # Told though they keep the agent from all else, but not by one that is to write nothing at all.
-    for other in others if telling.events and not (options.observe or config.observe) else ():
-        does = f"{other.sentence}; coexistence is {config.coexistence}"
-        outbound.say_first(other_manager(other.subject, does, clock.now_s(), node_name))
     outbound.start()
     stack.callback(outbound.close)
     return outbound
@@ -280,9 +278,13 @@ def _watch_cgroups(
     place: Place,
     events: "queue.SimpleQueue[Event]",
     confinement: Confinement,
+    on_made: Iterable[Callable[[CgroupPath], None]],
     stack: contextlib.ExitStack,
 ) -> CgroupWatch | None:
-    """Notice at once what changes in real cgroups; a simulation's change only when asked."""
+    """Notice at once what changes in real cgroups; a simulation's change only when asked.
+
+    All in ``on_made`` are told of each new one, also who is added before the first is watched.
+    """
     if place.mode == "simulated":
         return None
 
@@ -290,11 +292,15 @@ def _watch_cgroups(
         confinement.degraded()
         log.warning("cgroup_watch_degraded", what=what)
 
+    def on_each_made(path: CgroupPath) -> None:
+        for tell in on_made:
+            tell(path)
+
     watch = CgroupWatch(
         place.cgroup_root,
         on_change=lambda path: events.put(CgroupsChanged(path)),
         on_degraded=on_degraded,
-        on_made=confinement.made,
+        on_made=on_each_made,
     )
     stack.callback(watch.close)
     return watch
@@ -311,7 +317,7 @@ def _care(
         place.cgroups,
         place.memory,
         clock,
-        on_moved=lambda: events.put(Tick()),
+        on_moved=lambda path: events.put(CgroupsChanged(path)),
         deadline_s=config.mems_deadline_s,
         margin_bytes=config.memory_margin_bytes,
         stopping=stop.is_set,
@@ -326,11 +332,12 @@ def _care(
     return MemoryCare(mover, watch)
 
 
-def _start_reports(
+def _start_reports(  # noqa: PLR0913, PLR0917 - everybody who is asked for numbers
     config: AgentConfig,
     node: Node,
     latest: Latest,
     outbound: Outbound | None,
+    source: ManifestFolder | PodWatch,
     stack: contextlib.ExitStack,
 ) -> None:
     cgroups_of = node.tree().of if node.names is None else None
@@ -342,11 +349,23 @@ def _start_reports(
     )
     status.start()
     stack.callback(status.close)
+    liveness = Liveness(
+        latest.get,
+        node.clock,
+        drift_interval_s=node.drift_interval_s,
+        moves=node.care.moves if node.care is not None else tuple,
+    )
     metrics = exposition(
         latest.get,
-        OwnUse(own_rss_bytes, own_cpu_s, outbound.numbers if outbound is not None else None),
+        OwnUse(
+            own_rss_bytes,
+            own_cpu_s,
+            outbound.numbers if outbound is not None else None,
+            source.silent_s if isinstance(source, PodWatch) else None,
+            liveness.age_s,
+        ),
     )
-    http = HttpServer(config.metrics_address, metrics, latest.get)
+    http = HttpServer(config.metrics_address, metrics, latest.get, liveness.complaint)
     http.start()
     stack.callback(http.close)
 

@@ -28,9 +28,10 @@ class AwaitedDevices:
         devices = self._known.get(pod.uid)
         return pod if pod.devices == devices else replace(pod, devices=devices)
 
-    def hold_back(self, pod: Pod) -> bool:
+    def hold_back(self, pod: Pod, *, may_be_placed: bool) -> bool:
         """Let a new pod wait, unless it has no reason to; return whether it does."""
-        waits = self._are_told and pod.asks_for_devices and pod.devices is None
+        self.waiting.pop(pod.uid, None)
+        waits = self._are_told and pod.asks_for_devices and pod.devices is None and may_be_placed
         if waits:
             self.waiting[pod.uid] = pod
         return waits

@@ -36,8 +36,6 @@ from agent.ports import Snapshot
 from agent.release_cli import release
 from agent.report.status import ask, find_pod
 from agent.report.verdicts import plan_document
-from agent.simulation.description import description_data, dump_description
-from agent.simulation.machine import describe as describe_machine
 from agent.sources.manifests import read_manifests
 from agent.verification import read_copies
 from agent.whatif import Planned, configure, plan
@@ -144,7 +142,7 @@ class _TablePrinter:
         self._printed: dict[str, Any] = {}
 
     def __call__(self, snapshot: Snapshot) -> None:
-        if not snapshot.ready:
+        if snapshot.tentative:
             return
         document = plan_document(snapshot.rules, snapshot.state, snapshot.verdicts)
         if document != self._printed:
@@ -175,6 +173,10 @@ def topology(
     output: Annotated[TopologyOutput, typer.Option("-o", "--output")] = TopologyOutput.TEXT,
 ) -> None:
     """Print the machine, as a map or as a description file."""
+    # pydantic models that no other command needs
+    from agent.simulation.description import description_data, dump_description  # noqa: PLC0415
+    from agent.simulation.machine import describe as describe_machine  # noqa: PLC0415
+
     machine = _machine(simulate, sysfs)
     description = describe_machine(machine, name="this-machine")
     match output:

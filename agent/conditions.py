@@ -1,11 +1,29 @@
 """What is wrong at the moment: logged once when it begins, and problems when they are over."""
 
+from collections import Counter
+from collections.abc import Sequence
+
 import structlog
 
 from agent.core.pods import Pod, PodUID
+from agent.core.state import NodeState
+from agent.errors import InvariantBroken
 from agent.ports import InputRejected, Rejection, SourceState
 
 log = structlog.get_logger(component="reconciler")
+
+TOLD_OF_ONE_CAUSE = 10
+"""So many lines of one kind are logged in one pass."""
+
+
+def check_owners(state: NodeState) -> None:
+    """Let nothing be written, neither to disk nor to a cgroup, that gives a CPU to two."""
+    twice = state.two_owners()
+    if twice:
+        raise InvariantBroken(
+            f"CPUs {twice} have two owners; nothing was written, the cgroups stay as they are: "
+            "please report this with the output of `numalet state show -o json`"
+        )
 
 
 class Conditions:
@@ -40,6 +58,19 @@ class Conditions:
         for problem in former:
             if problem not in problems:
                 log.info("problem_solved", what=problem)
+
+    def note_drift(self, drift: Sequence[tuple[str, str]]) -> None:
+        """Log causes and sentences; of many with one cause, as after a daemon-reload, the first only."""
+        counts = Counter[str]()
+        for cause, sentence in drift:
+            counts[cause] += 1
+            if counts[cause] <= TOLD_OF_ONE_CAUSE:
+                log.warning("drift", cause=cause, what=sentence)
+        for cause, count in counts.items():
+            if count > TOLD_OF_ONE_CAUSE:
+                log.warning(
+                    "drift", cause=cause, what=f"and {count - TOLD_OF_ONE_CAUSE} like these"
+                )
 
     def note_input(self, told: InputRejected) -> None:
         """Remember an input that cannot be read, or that it can be read again."""

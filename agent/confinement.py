@@ -7,6 +7,7 @@ from itertools import product
 import structlog
 
 from agent.core.cgroups import CgroupPath
+from agent.errors import CgroupError
 from agent.measures import ConfinementReport, Windows
 from agent.ports import Cgroups
 
@@ -47,7 +48,7 @@ class Confinement:
         self._open: dict[CgroupPath, str] = {}
         """Not confined yet, and what they are."""
         self._found = Counter(
-            dict.fromkeys([*product((POD, CONTAINER), (NOTHING, RUNNING)), (CONTAINER, UNSEEN)], 0)
+            dict.fromkeys(product((POD, CONTAINER), (NOTHING, RUNNING, UNSEEN)), 0)
         )
         self._windows = {POD: Windows.of(WINDOWS_S), CONTAINER: Windows.of(WINDOWS_S)}
         self._troubles = 0
@@ -104,15 +105,24 @@ class Confinement:
     def _forget(self, kinds: Mapping[CgroupPath, str]) -> None:
         """Drop what has gone; what nobody has asked for yet may be asked for later."""
         for path in list(self._made_s):
-            if path not in kinds and not isinstance(self._cgroups.identity(path), int):
+            if path not in kinds and self._has_gone(path):
                 del self._made_s[path]
 
+    def _has_gone(self, path: CgroupPath) -> bool:
+        try:
+            return not isinstance(self._cgroups.identity(path), int)
+        except CgroupError:
+            return False
+
     def _what_runs(self, path: CgroupPath, kind: str) -> str:
-        """Say whether anything runs in a pod, or a program in a container."""
-        if kind == POD:
-            events = str(self._cgroups.read(path, "cgroup.events"))
-            return RUNNING if "populated 1" in events else NOTHING
-        texts = [self._cgroups.read(cgroup, "cgroup.procs") for cgroup in (path, path / _INNER)]
+        """Say whether anything runs in a pod, or a program in a container; a measurement fails softly."""
+        try:
+            if kind == POD:
+                events = str(self._cgroups.read(path, "cgroup.events"))
+                return RUNNING if "populated 1" in events else NOTHING
+            texts = [self._cgroups.read(cgroup, "cgroup.procs") for cgroup in (path, path / _INNER)]
+        except CgroupError:
+            return UNSEEN
         pids = [int(pid) for text in texts if isinstance(text, str) for pid in text.split()]
         if any(self._has_program(pid) for pid in pids if pid):
             return RUNNING

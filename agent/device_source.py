@@ -1,14 +1,16 @@
 """Wires the source of devices to the source of pods, where there is a kubelet to ask."""
 
 import contextlib
+from collections.abc import Callable
 
 import structlog
 
 from agent.config import AgentConfig
+from agent.core.cgroups import CgroupPath
 from agent.core.pods import Pod
 from agent.errors import NumaletError
 from agent.managed_node import Node
-from agent.ports import Event, Post
+from agent.ports import CgroupsChanged, Event, Post
 from agent.sources.kubelet_devices import DeviceSettings, KubeletDevices
 from agent.sources.pod_resources import PodResources, is_installed
 
@@ -34,10 +36,18 @@ def find_pod_resources(config: AgentConfig) -> PodResources | None:
     return PodResources(place)
 
 
-def with_devices(
-    kubelet: PodResources, node: Node, config: AgentConfig, post: Post, stack: contextlib.ExitStack
+def with_devices(  # noqa: PLR0913, PLR0917 - whom to ask, about what, and who hears of it
+    kubelet: PodResources,
+    node: Node,
+    config: AgentConfig,
+    post: Post,
+    on_made: list[Callable[[CgroupPath], None]],
+    stack: contextlib.ExitStack,
 ) -> Post:
-    """Return where a source of pods shall post, so that their devices are posted, too."""
+    """Return where a source of pods shall post, so that their devices are posted, too.
+
+    ``on_made`` are those who are told of each new cgroup: who waits for one is added.
+    """
     tree = node.tree()
 
     def has_cgroup(pod: Pod) -> bool:
@@ -54,6 +64,7 @@ def with_devices(
         clock=node.clock,
         settings=DeviceSettings(limit_s=config.devices.limit_s),
     )
+    on_made.append(lambda path: devices.hear(CgroupsChanged(path)))
     devices.start()
     stack.callback(devices.close)
 

@@ -6,25 +6,23 @@ import json
 import sys
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
-from rich.table import Table
-from rich.text import Text
 
 from agent import tables
 from agent.cli_options import ConfigOption, Output, OutputOption
 from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
-from agent.core.checkup import check_up
 from agent.core.findings import Finding, Level, is_ready
 from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem, InputError
 from agent.node import procfs
 from agent.node.cgroup_layout import SINGLE_HOST_SLICE, CgroupLayout
-from agent.node.inspection import inspect
 from agent.whatif import configure
+
+if TYPE_CHECKING:
+    from rich.console import Console
 
 NOT_READY = 1
 
@@ -57,6 +55,10 @@ def examine(config: Path | None, root: Path) -> tuple[Finding, ...]:
     The state folder of the configuration is this process's own, not one below ``root``.  Raises
     `InputError` where the configuration is wrong or does not fit the machine.
     """
+    # What only a doctor needs is not in the daemon's memory.
+    from agent.core.checkup import check_up  # noqa: PLC0415
+    from agent.node.inspection import inspect  # noqa: PLC0415
+
     if not root.is_dir():
         raise InputError("is not a folder: name the place of the host's /", where=f"--root {root}")
     loaded = load(config)
@@ -102,8 +104,11 @@ def document(findings: Iterable[Finding]) -> tables.Json:
     }
 
 
-def print_findings(out: Console, findings: Iterable[Finding]) -> None:
+def print_findings(out: "Console", findings: Iterable[Finding]) -> None:
     """Print a table of findings, and what they come to."""
+    from rich.table import Table  # noqa: PLC0415 - as in `agent.tables`
+    from rich.text import Text  # noqa: PLC0415
+
     findings = tuple(findings)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for title in ("LEVEL", "CHECK", "WHAT", "WHAT TO DO"):

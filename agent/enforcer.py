@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from collections.abc import Set as AbstractSet
 from dataclasses import dataclass, field, replace
 
-from agent.contests import Contests
+from agent.contests import Contests, Target
 from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.overwritten import Overwritten
@@ -20,6 +20,7 @@ from agent.core.plan import (
     file_values,
     plan_writes,
 )
+from agent.core.pods import PodUID
 from agent.errors import CgroupError, StateFileError
 from agent.measures import MemoryReport
 from agent.memory_care import MemoryCare
@@ -42,12 +43,16 @@ class Enforced:
     """What one pass did; ``drift`` lists (cause, sentence), ``problems`` what could not be made so.
 
     ``in_flight`` are cgroups whose memory moves, or waits to: neither drift nor a problem.
+    ``enforced`` are the pods whose cgroups, as far as they are known, say what was decided.
     """
 
     writes: Mapping[str, int] = field(default_factory=dict)
     drift: tuple[tuple[str, str], ...] = ()
     problems: tuple[str, ...] = ()
     in_flight: tuple[CgroupPath, ...] = ()
+    memory_problems: frozenset[str] = frozenset()
+    """Those ``problems`` that only more free memory can solve."""
+    enforced: frozenset[PodUID] = frozenset()
 
 
 class Enforcer:
@@ -80,7 +85,9 @@ class Enforcer:
         self._quota_is_ours = quota_is_ours
         self._contests = contests or Contests(time.monotonic)
         self._settled: dict[CgroupPath, tuple[int, CgroupValues]] = {}
-        self._observer = Observer(cgroups)
+        self._awaited: set[CgroupPath] = set()
+        # A runtime's weights and limits of memory are never written.
+        self._observer = Observer(cgroups, amounts=quota_is_ours)
 
     def enforce(
         self,
@@ -109,29 +116,36 @@ class Enforcer:
         wanted = self._wanted(relaxed, observed)
         drift += self._drift(relaxed, wanted, observed, {path.parent for path in switched_off})
         writes = self._write(wanted, observed, problems)
-        moves = Moves()
+        moves, memory = Moves(), list[str]()
         if self._care is not None:
-            problems += self._care.look(desired)
+            memory += self._care.look(desired)
             relaxed = self._care.relaxed(desired)
             moves = self._place(self._care, relaxed, observed, problems)
+            memory += moves.problems.values()
             writes += Counter({MEMS_FILE: moves.written})
         if writes or moves.in_flight:
             observed = self._observer.look(active, problems)
         for path in (active - observed.keys()) | (self._settled.keys() - desired.keys()):
             self._settled.pop(path, None)
         self._contests.keep(desired)
-        problems += self._verify(relaxed, observed, moves)
+        problems += (*memory, *self._verify(relaxed, observed, moves))
         return Enforced(
             writes=writes,
             drift=tuple(drift),
             problems=tuple(dict.fromkeys(problems)),
             in_flight=tuple(sorted(moves.in_flight)),
+            memory_problems=frozenset(memory),
         )
 
     @property
     def settled(self) -> AbstractSet[CgroupPath]:
         """The cgroups of which it was verified that they say what is desired."""
         return self._settled.keys()
+
+    @property
+    def granted(self) -> AbstractSet[CgroupPath]:
+        """The settled cgroups, and those for which only memory on its way is waited."""
+        return self._settled.keys() | self._awaited
 
     def memory(self) -> MemoryReport:
         """Return how memory follows its cgroups."""
@@ -155,12 +169,14 @@ class Enforcer:
     ) -> Iterator[str]:
         """Yield where the kernel does not say what is desired; remember the others."""
         apart = moves.in_flight | moves.problems.keys()
-        yield from moves.problems.values()
+        self._awaited.clear()
         for path, (identity, seen) in observed.items():
             want, is_apart = desired[path], any(path.is_below(one) for one in apart)
             mismatch = self._mismatch(path, replace(want, mems=None) if is_apart else want, seen)
             if mismatch is not None:
                 yield mismatch
+            elif any(path.is_below(one) for one in moves.in_flight):
+                self._awaited.add(path)
             if mismatch is None and not is_apart:
                 self._settled[path] = (identity, want)
             else:
@@ -178,7 +194,7 @@ class Enforcer:
         active = set()
         for path, want in desired.items():
             settled = self._settled.get(path)
-            if settled is None or settled[1] != want or look(path):
+            if settled is None or _differ(settled[1], want) or look(path):
                 active.add(path)
                 active.update(above for above in path.ancestors if above in desired)
         return active
@@ -191,18 +207,16 @@ class Enforcer:
         problems: list[str],
     ) -> Moves:
         """Bind cgroups to their NUMA nodes, after all else."""
-        plan = self._plan(self._wanted(desired, observed), observed)
-        writes = []
-        for write in (write for write in plan if write.phase is Phase.MEMS):
-            why_not = self._contests.refusal(write, observed[write.path][0])
-            problems += [why_not] if why_not is not None else []
-            writes += [write] if why_not is None else []
+        wanted = self._wanted(desired, observed)
+        plan = [w for w in self._plan(wanted, observed) if w.phase is Phase.MEMS]
+        writes, _ = self._uncontested(plan, wanted, observed, problems)
         if self._stopping() or not self._journalled(writes, observed, problems):
             return Moves()
         moves = care.place(writes)
-        for write in writes:
-            if write.path not in moves.in_flight | moves.problems.keys():
-                self._contests.written(write, observed[write.path][0])
+        apart = moves.in_flight | moves.problems.keys()
+        self._contests.written(
+            _target(write, wanted, observed) for write in writes if write.path not in apart
+        )
         return moves
 
     def _wanted(
@@ -230,34 +244,51 @@ class Enforcer:
     ) -> Counter[str]:
         """Make the writes of one pass, and return how many there were of each file."""
         writes: Counter[str] = Counter()
-        kept = CPUSet()  # what cgroups still use, though they should not
         plan = self._plan(desired, observed)
         if self._care is not None:
             plan = [write for write in plan if write.phase < Phase.MEMS]
+        plan, kept = self._uncontested(plan, desired, observed, problems)
         if not self._journalled(plan, observed, problems):
             return writes
+        made = set()
         for write in plan:
             if self._stopping():
                 break
-            identity, seen = observed[write.path]
-            why_not = self._why_not(write, kept) or self._contests.refusal(write, identity)
+            why_not = self._why_not(write, kept) or self._try(write, writes)
             if why_not is None:
-                why_not = self._try(write, identity, writes)
-            if why_not is not None:
+                made.add(_target(write, desired, observed))
+            else:
                 problems.append(why_not)
-                if write.file == CPUS_FILE:
-                    kept |= seen.effective_cpus - (desired[write.path].cpus or CPUSet())
+                kept |= _kept(write, desired, observed)
+        self._contests.written(made)
         return writes
 
-    def _try(self, write: Write, identity: int, writes: Counter[str]) -> str | None:
+    def _try(self, write: Write, writes: Counter[str]) -> str | None:
         """Make and count a write; returns why the kernel refuses it."""
         try:
             if self._write_file(write.path, write.file, write.value) is not GONE:
                 writes[write.file] += 1
         except CgroupError as error:
             return str(error)
-        self._contests.written(write, identity)
         return None
+
+    def _uncontested(
+        self,
+        plan: Iterable[Write],
+        desired: Mapping[CgroupPath, CgroupValues],
+        observed: Observed,
+        problems: list[str],
+    ) -> tuple[list[Write], CPUSet]:
+        """Leave out what is left to somebody else; returns the rest, and the CPUs used there."""
+        rest, kept = [], CPUSet()
+        for write in plan:
+            why_not = self._contests.refusal(_target(write, desired, observed))
+            if why_not is None:
+                rest.append(write)
+            else:
+                problems.append(why_not)
+                kept |= _kept(write, desired, observed)
+        return rest, kept
 
     def _journalled(self, plan: Iterable[Write], observed: Observed, problems: list[str]) -> bool:
         """Remember what a plan overwrites; tell whether it may be carried out."""
@@ -333,6 +364,26 @@ class Enforcer:
             mismatch = None if changed else self._mismatch(path, desired[path], seen)
             if mismatch is not None:
                 yield KERNEL, mismatch
+
+
+def _target(write: Write, desired: Mapping[CgroupPath, CgroupValues], observed: Observed) -> Target:
+    return Target(
+        path=write.path,
+        file=write.file,
+        identity=observed[write.path][0],
+        value=_value(desired[write.path], write.file),
+    )
+
+
+def _kept(write: Write, desired: Mapping[CgroupPath, CgroupValues], observed: Observed) -> CPUSet:
+    """Return the CPUs that a cgroup goes on using, though it should not, if a write is not made."""
+    if write.file != CPUS_FILE:
+        return CPUSet()
+    return observed[write.path][1].effective_cpus - (desired[write.path].cpus or CPUSet())
+
+
+def _differ(one: CgroupValues, other: CgroupValues) -> bool:
+    return one is not other and one != other  # most are the very same
 
 
 def _value(values: CgroupValues, file: str) -> str:

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 from agent.core.cgroups import CgroupPath
 from agent.core.overwritten import Overwritten, in_order
 from agent.errors import CgroupError
+from agent.node.cgroup_layout import is_own_container
 from agent.ports import GONE, Cgroups, Journal
 
 
@@ -79,7 +80,12 @@ def _write(cgroups: Cgroups, entry: Overwritten) -> list[str]:
 
 
 def remove_empty(cgroups: Cgroups, path: CgroupPath) -> list[CgroupPath]:
-    """Remove a cgroup with all below it, but for what holds processes; return what is left."""
+    """Remove a cgroup with all below it, but for what holds processes; return what is left.
+
+    Below a container's cgroup with processes all is the program's, also where nothing runs.
+    """
+    if is_own_container(path) and "populated 1" in str(cgroups.read(path, "cgroup.events")):
+        return [path]
     left = [one for child in cgroups.children(path) for one in remove_empty(cgroups, child)]
     if left:
         return [*left, path]

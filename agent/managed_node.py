@@ -1,13 +1,18 @@
 """The node that one agent looks after: its rules, its cgroups, and where it remembers."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+import structlog
 
 from agent.cgroup_tree import CgroupTree, Layout
 from agent.confinement import Confinement
 from agent.contests import Contests
-from agent.core.entitlement import Entitlement
+from agent.core.backing import shrunk
+from agent.core.demand import Demand
+from agent.core.entitlement import Entitlement, asks_as_much
 from agent.core.overwritten import Overwritten
+from agent.core.pods import Pod
 from agent.core.startup import Rules
 from agent.core.state import NodeState
 from agent.enforcement import Enforcement
@@ -20,8 +25,11 @@ from agent.ports import (
     Clock,
     ContainerNames,
     Journal,
+    OtherManagersFound,
 )
 from agent.runtime_tree import RuntimeTree
+
+log = structlog.get_logger(component="reconciler")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -36,11 +44,10 @@ class Node:
     mode: str
     cgroup_root: str
     observe: bool = False
+    """Write nothing, whoever else is there."""
     entitlement: Entitlement = field(default_factory=Entitlement)
-    standing_problems: tuple[str, ...] = ()
-    """What was found at the start, and stays until the next one: another CPU manager, say."""
-    other_managers: tuple[str, ...] = ()
-    """Programs that place containers here, too, as found at the start."""
+    others: OtherManagersFound = field(default_factory=OtherManagersFound)
+    """Who else places containers here; followed while the agent runs."""
     drift_interval_s: float = 10.0
     on_idle: Callable[[NodeState], None] = field(default=lambda _state: None)
     """Called with the saved state when no event is waiting, and at the end: nobody waits for it."""
@@ -60,6 +67,40 @@ class Node:
     journal: Journal | None = None
     care: MemoryCare | None = None
     """How memory is moved; without, a pass waits for all pages that move, and nobody checks."""
+
+    def may_place(self, pod: Pod) -> bool:
+        """Tell whether a pod asks for something of its own, and is entitled to it."""
+        return self.entitlement.refusal(pod) is None and Demand(self.rules, pod).is_for_own
+
+    def shrunk(self, state: NodeState, pod: Pod, known: Pod | None) -> tuple[NodeState, Pod | None]:
+        """Take from a placed pod, which is refused what it asks for, what it asks for no longer.
+
+        So too what is not backed any more.  Returns what is known of it then; one that still asks
+        for what it was placed by, whatever the configuration says by now, keeps that.
+        """
+        if known is not None and asks_as_much(known, pod):
+            return state, known
+        counted = self.entitlement.counted(pod)
+        after = shrunk(self.rules, state, pod, counted)
+        if after is state:
+            return state, known
+        log.warning("given_up", pod=pod.full_name, cpus=str(after.default - state.default))
+        return after, counted
+
+    @property
+    def only_observes(self) -> bool:
+        """Tell whether nothing is written for now."""
+        return self.observe or bool(self.others.why_not)
+
+    def beside(self, others: OtherManagersFound) -> "Node":
+        """Return this node with these others on it; moves that wait are forgotten if nothing is written."""
+        node = replace(self, others=others)
+        if node.only_observes != self.only_observes:
+            if node.only_observes and self.care is not None:
+                self.care.stop()
+            why = "; ".join(others.why_not) or "no other CPU manager is here any more"
+            log.warning("only_observing" if node.only_observes else "enforcing", why=why)
+        return node
 
     def note(self, entries: Sequence[Overwritten]) -> None:
         """Journal values that are about to be overwritten; raises `StateFileError`."""

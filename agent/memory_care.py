@@ -56,6 +56,14 @@ class MemoryCare:
             moves, problems={**problems, **moves.problems}, written=moves.written + written
         )
 
+    def stop(self) -> None:
+        """Begin no more moves before the next `place`; waits for nothing."""
+        self._mover.forget_waiting()
+
+    def moves(self) -> list[float | None]:
+        """Return since when memory moves, as `MemoryReport.moves`; from any thread."""
+        return list(self._mover.moves.values())
+
     def report(self) -> MemoryReport:
         """Return how memory fares, for those who ask the agent."""
         return replace(

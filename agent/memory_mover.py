@@ -67,12 +67,12 @@ class MemoryMover:
         memory: NodeMemoryReader,
         clock: Clock,
         *,
-        on_moved: Callable[[], None],
+        on_moved: Callable[[CgroupPath], object],
         deadline_s: float = 2.0,
         margin_bytes: int = 0,
         stopping: Callable[[], bool] = lambda: False,
     ) -> None:
-        """Move on ``cgroups``; ``on_moved`` is called by the thread after each write it made.
+        """Move on ``cgroups``; ``on_moved`` is told by the thread of each cgroup that it wrote to.
 
         ``deadline_s`` is for how long a pass waits, and ``margin_bytes`` what stays free on a node.
         """
@@ -172,6 +172,11 @@ class MemoryMover:
             self._wait()
             return self._outcome()
 
+    def forget_waiting(self) -> None:
+        """Begin none of the moves that wait; that in flight cannot be stopped."""
+        with self._changed:
+            self._waiting = {}
+
     def _wait(self) -> None:
         """Wait until all is done, but not for a move that has been waited for already."""
         deadline = self._clock.monotonic_s() + self._deadline_s
@@ -230,7 +235,7 @@ class MemoryMover:
             with self._changed:
                 self._written += 1
                 self._refused.pop(path, None)
-            self._on_moved()
+            self._on_moved(path)
 
     def _refuse(self, path: CgroupPath, nodes: NodeSet, sentence: str) -> None:
         """Keep why a move was not made; for the same move the first sentence, numbers and all."""

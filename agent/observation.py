@@ -20,19 +20,20 @@ Observed = Mapping[CgroupPath, tuple[int, CgroupValues]]
 _FILES = (
     CPUS_FILE,
     MEMS_FILE,
-    CPU_MAX_FILE,
-    CPU_WEIGHT_FILE,
-    MEMORY_MAX_FILE,
     CPUS_FILE + ".effective",
     MEMS_FILE + ".effective",
+    CPU_MAX_FILE,
 )
+_AMOUNTS = (CPU_WEIGHT_FILE, MEMORY_MAX_FILE)
 
 
 class Observer:
     """Looks at cgroups."""
 
-    def __init__(self, cgroups: Cgroups) -> None:
+    def __init__(self, cgroups: Cgroups, *, amounts: bool = True) -> None:
+        """Look at ``cgroups``; without ``amounts`` not at weights and limits of memory."""
         self._cgroups = cgroups
+        self._amounts = amounts
         self.switched_off: frozenset[CgroupPath] = frozenset()
         """Cgroups of the last look that have no cpuset files though something runs in them.
 
@@ -56,14 +57,16 @@ class Observer:
         self.switched_off = frozenset(switched_off)
         return observed
 
+    def _texts(self, path: CgroupPath, files: Iterable[str]) -> list[str | None]:
+        texts = (self._cgroups.read(path, file) for file in files)
+        return [text if isinstance(text, str) else None for text in texts]
+
     def _is_populated(self, path: CgroupPath) -> bool:
         return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
 
     def _read(self, path: CgroupPath) -> CgroupValues | None:
-        texts = [self._cgroups.read(path, file) for file in _FILES]
-        cpus, mems, cpu_max, weight, memory_max, effective_cpus, effective_mems = (
-            text if isinstance(text, str) else None for text in texts
-        )
+        cpus, mems, effective_cpus, effective_mems, cpu_max = self._texts(path, _FILES)
+        weight, memory_max = self._texts(path, _AMOUNTS) if self._amounts else (None, None)
         if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
             return None
         return CgroupValues(

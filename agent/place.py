@@ -8,30 +8,24 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Final, Literal
 
-import structlog
-
 from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
-from agent.core.findings import Finding
+from agent.core.findings import Finding, Level
+from agent.core.node_facts import KubeletFacts
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
 from agent.node import cgroup_layout, procfs
 from agent.node.cgroup_layout import CgroupLayout
-from agent.node.cgroupfs import CgroupFs
-from agent.node.inspection import CGROUPS
+from agent.node.cgroupfs import CGROUPS, CgroupFs
 from agent.node.node_memory import NodeMemory
 from agent.node.rivals import rivals
 from agent.node.sysfs import read_topology
 from agent.ports import Cgroups, NodeMemoryReader, Snapshot
-from agent.simulation.kernel import SimulatedKernel
-from agent.simulation.machine import read_machine
 from agent.whatif import configure
 
 KUBERNETES: Final = "kubernetes"
 SIMULATED_DRIFT_INTERVAL_S = 1.0
 """A person who edits a file of the simulation wants to see the answer soon."""
-
-log = structlog.get_logger(component="place")
 
 
 class SystemClock:
@@ -79,6 +73,8 @@ class Place:
 
 def simulated_topology(description: Path) -> NodeTopology:
     """Return the machine that a description file tells of, read back from a sysfs tree of it."""
+    from agent.simulation.machine import read_machine  # noqa: PLC0415 - 1 MiB that no daemon needs
+
     return read_machine(description, read_topology)
 
 
@@ -99,6 +95,7 @@ def find_place(
     observe = options.observe or config.observe
     if not observe:
         cgroups.check()
+        cgroups.check_whole()
     mode = KUBERNETES if options.pods == KUBERNETES else "host"
     place = Place(
         mode=mode,
@@ -114,6 +111,8 @@ def _simulated_place(
     options: RunOptions, description: Path, stack: contextlib.ExitStack
 ) -> tuple[Place, AgentConfig, Rules]:
     """Build a node without hardware; its files, and its state unless configured, are temporary."""
+    from agent.simulation.kernel import SimulatedKernel  # noqa: PLC0415 - as above
+
     folder = Path(stack.enter_context(tempfile.TemporaryDirectory(prefix="numalet-")))
     topology = simulated_topology(description)
     config, rules = configure(options.config, topology)
@@ -149,14 +148,11 @@ def layout_of(place: Place, config: AgentConfig) -> CgroupLayout:
     return CgroupLayout(driver=driver, root=root)
 
 
-def other_managers(place: Place, config: AgentConfig) -> tuple[Finding, ...]:
-    """Say who else places containers here."""
-    if place.mode == "simulated":
-        return ()
-    found = rivals(config.host_root, config.state_dir)
-    for finding in found:
-        log.warning("other_cpu_manager", what=finding.sentence, enforced=config.coexistence)
-    return found
+def other_managers(
+    place: Place, config: AgentConfig, answer: KubeletFacts | None = None
+) -> tuple[Finding, ...]:
+    """Return findings on who else places containers here; see `agent.node.rivals.rivals`."""
+    return () if place.mode == "simulated" else rivals(config.host_root, answer)
 
 
 def why_only_observing(found: tuple[Finding, ...], config: AgentConfig) -> tuple[str, ...]:
@@ -167,4 +163,5 @@ def why_only_observing(found: tuple[Finding, ...], config: AgentConfig) -> tuple
         f"numalet only observes, since {f.sentence}: {f.cure}, or set coexistence to force, or to a"
         " fence of CPUs that it leaves alone"
         for f in found
+        if f.level is Level.PROBLEM
     )

@@ -1,6 +1,6 @@
 """The small interfaces between the rooms, and the events that travel on the one queue."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Protocol
@@ -131,14 +131,25 @@ class ContainerNames(Protocol):
         """Return what is known of a container, None where nothing is (yet)."""
         ...
 
+    def forget_others(self, container_ids: Collection[str]) -> None:
+        """Forget every container but these."""
+        ...
+
 
 class CgroupWatcher(Protocol):
     """Who posts `CgroupsChanged`; see `agent.node.cgroup_watch`."""
 
     def watch(
-        self, folders: Iterable[CgroupPath], files: Iterable[tuple[CgroupPath, str]] = ()
+        self,
+        folders: Iterable[CgroupPath],
+        files: Iterable[tuple[CgroupPath, str]] = (),
+        *,
+        anew: bool = True,
     ) -> None:
-        """Watch exactly these from now on: cgroups for those directly below, files for writes."""
+        """Watch exactly these from now on: cgroups for those directly below, files for writes.
+
+        Not ``anew``: what is watched already, and was not seen to go or come, need not be looked at.
+        """
         ...
 
 
@@ -161,6 +172,10 @@ class Journal(Protocol):
 
 class CheckpointStore(Protocol):
     """Where the agent remembers; see `agent.node.checkpoint`."""
+
+    def keep_loaded(self) -> None:
+        """Keep a copy of what was loaded last, since it cannot be true and will be replaced."""
+        ...
 
     def save(self, remembered: Remembered) -> bool:
         """Put it on disk so that it survives a crash at any instruction.
@@ -215,9 +230,14 @@ class Clock(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PodsListed:
-    """A source's complete list: pods that are not in it are gone."""
+    """A source's complete list: pods that are not in it are gone.
+
+    ``unreadable`` are those that are there as well, though nobody knows how they are now.  None
+    where the source cannot tell whom it could not read: then nobody has gone.
+    """
 
     pods: tuple[Pod, ...]
+    unreadable: frozenset[PodUID] | None = frozenset()
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,6 +298,19 @@ class DevicesFound:
     nodes: DeviceNodes | None
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OtherManagersFound:
+    """Who else places containers on this node by now: programs, by ``names``.
+
+    ``why_not`` says why nothing is enforced beside them; empty: it is.  ``unseen`` is what could not
+    be looked at, and may hide others.
+    """
+
+    names: tuple[str, ...] = ()
+    why_not: tuple[str, ...] = ()
+    unseen: tuple[str, ...] = ()
+
+
 @dataclass(frozen=True, slots=True)
 class Tick:
     """Time to look whether anything drifted."""
@@ -299,6 +332,7 @@ Event = (
     | HardwareChanged
     | SourceState
     | DevicesFound
+    | OtherManagersFound
     | Tick
     | Stop
 )
@@ -326,12 +360,24 @@ class Snapshot:
     """Files and objects that cannot be read, and why."""
     source: SourceState
     ready: bool
+    """Whether a pass has enforced all that it should; from then on for ever.
+
+    One who only observes is ready when he knows the pods.
+    """
     cgroup_root: str
+    passed_s: float = 0.0
+    """When it was taken, of the monotonic clock."""
+    tentative: bool = False
+    """Whether ``state`` is not to be told yet: the list of pods, or the disk, is behind."""
+    unenforced: frozenset[PodUID] = frozenset()
+    """Pods whose cgroups are not there yet, or do not say what was decided; memory may be on its way."""
     waiting: frozenset[PodUID] = frozenset()
     """Who of ``pods`` is not decided on before it is known which devices he has."""
     problems: tuple[str, ...] = ()
     other_managers: tuple[str, ...] = ()
     """Programs that place containers on this node, too."""
+    warnings: tuple[str, ...] = ()
+    """What keeps nobody from working, and should be known."""
     writes: Mapping[str, int] = field(default_factory=dict)
     drift: Mapping[str, int] = field(default_factory=dict)
     decisions: Mapping[str, int] = field(default_factory=dict)

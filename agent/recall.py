@@ -6,7 +6,7 @@ from dataclasses import replace
 import structlog
 
 from agent.cgroup_tree import CgroupTree
-from agent.core.admission import remove
+from agent.core.admission import without
 from agent.core.adoption import Adopted, adopt, adopt_running, is_bare_hold
 from agent.core.cgroups import Seen
 from agent.core.cpuset import CPUSet
@@ -46,7 +46,13 @@ def believable(rules: Rules, remembered: Remembered) -> Remembered:
 def take_over(
     rules: Rules, tree: CgroupTree, state: NodeState, pods: Mapping[PodUID, Pod]
 ) -> Adopted:
-    """Return the state in which all that runs keeps its CPUs, though the checkpoint has it not."""
+    """Return the state in which all that runs keeps its CPUs, though the checkpoint has it not.
+
+    Of a pod that ran without a name, and has one now, it is read anew what is its own.
+    """
+    for uid in pods.keys() & state.pods.keys():
+        if is_bare_hold(state.pods[uid]):
+            state = without(rules, state, uid)
     places = _places(tree, pods)
     seen = _seen(tree, [*places, *_unknown(tree, places)])
     taken = adopt_running(rules, state, pods, seen, _shared(tree))
@@ -81,12 +87,6 @@ def named(rules: Rules, tree: CgroupTree, state: NodeState, pod: Pod) -> NodeSta
     apart = without(rules, state, pod.uid)
     adopted = seen and adopt(rules, apart, pod, seen, entry.held)
     return adopted or apart
-
-
-def without(rules: Rules, state: NodeState, uid: PodUID) -> NodeState:
-    """Return the state without a pod; of what it held, CPUs that are offline come back later."""
-    state = remove(state, uid)
-    return replace(state, default=state.default & rules.topology.cpus)
 
 
 def _first_owners(entries: Mapping[PodUID, PodEntry]) -> dict[PodUID, PodEntry]:

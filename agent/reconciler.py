@@ -4,7 +4,6 @@ It runs in one thread.  Everybody else only puts events on its queue, or reads t
 publishes.
 """
 
-import contextlib
 import queue
 from collections import Counter
 from collections.abc import Callable
@@ -13,13 +12,15 @@ from dataclasses import replace
 import structlog
 
 from agent.awaited_devices import AwaitedDevices
-from agent.conditions import Conditions
-from agent.core.admission import Admitted, init_ended, refuse
+from agent.conditions import Conditions, check_owners
+from agent.core.admission import Admitted, Rejected, init_ended, refuse, without
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import DeviceNodes, Pod, PodUID
-from agent.core.resize import resize
+from agent.core.resize import resize, with_demand_of
 from agent.core.restore import fits, rebuild
-from agent.errors import CgroupError, InputError, InvariantBroken, NumaletError, StateFileError
+from agent.core.state import NodeState
+from agent.errors import CgroupError, InputError, NumaletError, StateFileError
+from agent.event_queue import next_events
 from agent.managed_node import Node
 from agent.ports import (
     CgroupsChanged,
@@ -27,6 +28,7 @@ from agent.ports import (
     Event,
     HardwareChanged,
     InputRejected,
+    OtherManagersFound,
     PodChanged,
     PodGone,
     PodsListed,
@@ -35,9 +37,8 @@ from agent.ports import (
     Snapshot,
     SourceState,
     Stop,
-    Tick,
 )
-from agent.recall import believable, named, take_over, without
+from agent.recall import believable, named, take_over
 
 log = structlog.get_logger(component="reconciler")
 
@@ -55,35 +56,38 @@ class Reconciler:
         self._departing: dict[PodUID, Pod | None] = {}
         """Who is to go once nothing runs in him, and the pod that then takes his place."""
         self._look_at_all = True
+        self._looked_s = node.clock.monotonic_s()  # at all of them
         self._changed: set[CgroupPath] = set()
         """Which cgroups are to be looked at though they said what they should."""
         self._released: set[PodUID] = set()
         """Who has gone, though the checkpoint may not say so yet."""
         self._conditions = Conditions()
-        self._listed = False
+        self._recalled = self._listed = self._ready = False
         self._has_room = False
         """Whether somebody has gone since the rejected pods were last decided on."""
         self._hardware_problem: tuple[str, ...] = ()
-        self._writes: Counter[str] = Counter()
-        self._drift: Counter[str] = Counter()
-        self._decisions: Counter[str] = Counter()
+        self._enforced: frozenset[PodUID] = frozenset()
+        self._writes, self._drift, self._decisions = (Counter[str]() for _ in range(3))
         self._checkpoints = 0
         if remembered is None:
             self._durable = Remembered(state=node.rules.initial_state())
         else:
             self._durable = believable(node.rules, remembered)
+            if self._durable.state is not remembered.state and not node.observe:
+                node.store.keep_loaded()
         self._state = self._durable.state
         self._pods: dict[PodUID, Pod] = dict(self._durable.pods)
         self._rejections: dict[PodUID, Rejection] = dict(self._durable.rejections)
         self._devices = AwaitedDevices(self._pods.values(), are_told=node.hears_of_devices)
 
     def run(self, events: "queue.SimpleQueue[Event]") -> None:
-        """Handle events until `Stop`; look for drift whenever none came for a while.
+        """Handle events until `Stop`; look for drift every so often, however many there are.
 
         All events that wait are handled in one pass, and `Stop` comes before what waits with it.
         """
         while True:
-            waiting = self._waiting(events)
+            due_s = self._looked_s + self._node.drift_interval_s - self._node.clock.monotonic_s()
+            waiting = next_events(events, due_s, self._idle)
             stop = next((event for event in waiting if isinstance(event, Stop)), None)
             if stop is not None:
                 self._idle()
@@ -91,22 +95,8 @@ class Reconciler:
                 return
             self.handle(*waiting)
 
-    def _waiting(self, events: "queue.SimpleQueue[Event]") -> list[Event]:
-        """Return all events that wait, after waiting for one."""
-        waiting: list[Event] = []
-        with contextlib.suppress(queue.Empty):
-            while True:
-                waiting.append(events.get_nowait())
-        if waiting:
-            return waiting
-        self._idle()
-        try:
-            return [events.get(timeout=self._node.drift_interval_s)]
-        except queue.Empty:
-            return [Tick()]
-
     def _idle(self) -> None:
-        if not self._node.observe:
+        if not self._node.only_observes:
             self._node.on_idle(self._durable.state)
 
     def handle(self, *events: Event) -> None:
@@ -118,8 +108,8 @@ class Reconciler:
 
     def _decide_on(self, event: Event) -> None:
         match event:
-            case PodsListed(pods):
-                self._take_list(pods)
+            case PodsListed(pods, unreadable):
+                self._take_list(pods, unreadable)
             case PodChanged(pod):
                 self._take_in(pod)
             case PodGone(uid):
@@ -132,11 +122,12 @@ class Reconciler:
                 self._note_devices(uid, nodes)
             case HardwareChanged(what):
                 self._reread(what)
+            case OtherManagersFound():
+                self._note_others(event)
             case CgroupsChanged(path) if path.relative:
                 self._changed.add(path)
                 return
-            case CgroupsChanged() | Tick() | Stop():
-                pass
+        # Of all others, a `Tick` above all, nothing follows but a look.
         self._look_at_all |= not isinstance(event, PodChanged | PodGone | DevicesFound)
 
     def _reread(self, what: str) -> None:
@@ -159,28 +150,34 @@ class Reconciler:
             self._state = rebuild(rules, self._state.pods)
             self._has_room = True
 
-    def _take_list(self, pods: tuple[Pod, ...]) -> None:
-        """Take a complete list: who is not in it has gone.
+    def _note_others(self, others: OtherManagersFound) -> None:
+        """Stop writing beside another CPU manager; once it has gone, nothing counts as verified."""
+        before, self._node = self._node, self._node.beside(others)
+        if before.only_observes and not self._node.only_observes:
+            self._enforcement = self._node.enforcement(self._tree)
 
-        While some input cannot be read, nobody knows whether it holds him: he stays.
-        """
+    def _take_list(self, pods: tuple[Pod, ...], unreadable: frozenset[PodUID] | None) -> None:
+        """Take a complete list: who is not in it, and may not be what could not be read, has gone."""
         if not self._listed:
             self._adopt({pod.uid: pod for pod in pods})
+            self._has_room = True  # who was rejected by another configuration may have some
         self._listed = True
         self._conditions.note_list()
         known = self._pods.keys() | self._state.pods.keys() | self._devices.uids
         missing = known - {pod.uid for pod in pods}
-        for uid in () if self._conditions.inputs else missing:
+        for uid in () if unreadable is None else missing - unreadable:
             self._depart(uid)
         self._release_departed([])  # who has gone makes room; what is in the way is told later
         for pod in pods:
             self._take_in(pod)
 
     def _adopt(self, pods: dict[PodUID, Pod]) -> None:
-        """Take over what runs, before anybody else is given its CPUs."""
+        """Take over what runs, before anybody else is given its CPUs, or they are shared again."""
         taken = take_over(self._node.rules, self._tree, self._state, pods)
-        self._state = taken.state
-        for uid in taken.outdated:
+        self._state, self._recalled = taken.state, True
+        for uid in taken.adopted:
+            self._rejections.pop(uid, None)
+        for uid in set(taken.outdated).difference(taken.adopted):
             self._pods.pop(uid, None)
 
     def _take_in(self, pod: Pod) -> None:
@@ -195,27 +192,20 @@ class Reconciler:
         runs = (known.own_kernel if known else "") or self._node.entitlement.own_kernel(pod)
         pod = replace(pod, own_kernel=runs) if runs else pod
         pod = self._devices.known_of(pod)
-        if known is None and pod.uid not in self._state.pods and self._devices.hold_back(pod):
+        is_new = known is None and pod.uid not in self._state.pods
+        if is_new and self._devices.hold_back(pod, may_be_placed=self._node.may_place(pod)):
             return
         if known is not None and self._tree.path_of(known) != path:
             self._departing[pod.uid] = pod
         elif (
             known is None
             or self._conditions.complaints.get(pod.uid)
-            or not self._asks_the_same(known, pod)
+            or not self._node.entitlement.asks_the_same(known, pod)
         ):
             self._decide(pod, known)
         else:
             self._pods[pod.uid] = pod
         self._state = init_ended(self._state, pod)
-
-    def _asks_the_same(self, known: Pod, pod: Pod) -> bool:
-        """Tell whether nothing changed that was decided on."""
-        was, now = (
-            (p.budget, p.init_containers, p.app_containers, self._node.entitlement.refusal(p))
-            for p in (known, pod)
-        )
-        return was == now
 
     def _decide(self, pod: Pod, known: Pod | None) -> None:
         """Admit or reject; who holds something keeps of it what he asks for now.
@@ -229,32 +219,35 @@ class Reconciler:
         is_placed = known is not None and pod.uid not in self._rejections and not pod.own_kernel
         refusal = self._node.entitlement.refusal(pod)
         verdict = resize(rules, state, pod) if refusal is None else refuse(state, *refusal)
+        if isinstance(verdict, Rejected) and pod.uid in state.pods:
+            state, known = self._node.shrunk(state, pod, known)
+            verdict, is_placed = replace(verdict, state=state), pod.uid in state.pods
         if isinstance(verdict, Admitted):
             self._decisions["admitted"] += 1
             self._rejections.pop(pod.uid, None)
             log.info("pod_admitted", pod=pod.full_name, uid=pod.uid)
         elif pod.uid in state.pods or is_placed:
             self._conditions.complain(pod, verdict.reason, verdict.message)
-            self._keep_placement(pod, known or pod)
+            self._go_on_with(state)
+            self._pods[pod.uid] = with_demand_of(known or pod, pod)
             return
         else:
-            self._decisions[verdict.reason] += 1
-            self._rejections[pod.uid] = Rejection(verdict.reason, verdict.message)
-            log.warning(
-                "pod_rejected", pod=pod.full_name, reason=verdict.reason, message=verdict.message
-            )
+            self._reject(pod, verdict)
         self._conditions.complaints.pop(pod.uid, None)
-        self._state = verdict.state
+        self._go_on_with(verdict.state)
         self._pods[pod.uid] = pod
 
-    def _keep_placement(self, pod: Pod, known: Pod) -> None:
-        """Leave what runs where it is: its new demand does not fit; follow all else."""
-        self._pods[pod.uid] = replace(
-            known,
-            ephemeral_containers=pod.ephemeral_containers,
-            container_ids=pod.container_ids,
-            ended_init=pod.ended_init,
-        )
+    def _go_on_with(self, state: NodeState) -> None:
+        self._has_room |= bool(state.default - self._state.default)
+        self._state = state
+
+    def _reject(self, pod: Pod, why: Rejected) -> None:
+        """Remember why a pod was rejected; the same reason again is neither told nor counted."""
+        is_news = pod.uid not in self._rejections or self._rejections[pod.uid].reason != why.reason
+        self._rejections[pod.uid] = Rejection(why.reason, why.message)
+        if is_news:
+            self._decisions[why.reason] += 1
+            log.warning("pod_rejected", pod=pod.full_name, reason=why.reason, message=why.message)
 
     def _note_devices(self, uid: PodUID, nodes: DeviceNodes | None) -> None:
         """Decide on a pod that waited for its devices; who is placed stays where he is."""
@@ -267,51 +260,64 @@ class Reconciler:
             self._pods[uid] = self._devices.known_of(known)
 
     def _depart(self, uid: PodUID) -> None:
-        self._devices.forget(uid)
         self._conditions.complaints.pop(uid, None)
         if uid in self._pods or uid in self._state.pods:
             self._departing[uid] = None
+        else:
+            self._devices.forget(uid)
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
-        problems = [*self._node.standing_problems, *self._hardware_problem]
+        problems = [*self._node.others.why_not, *self._hardware_problem]
+        if not (self._listed or self._recalled):
+            self._adopt(self._pods)
         self._release_departed(problems)
         self._look_at_runtimes(problems)
         for pod, _ in tuple(self._conditions.complaints.values()):
             self._take_in(pod)  # there may be room now
         for uid in tuple(self._rejections) if self._has_room else ():
-            self._decide(self._pods[uid], self._pods[uid])
+            if uid not in self._departing:
+                self._decide(self._pods[uid], self._pods[uid])
         self._has_room = False
-        self._check_owners()
-        if self._node.observe:
-            self._released.clear()
+        check_owners(self._state)
+        if self._node.only_observes:
+            self._enforced, bearable = frozenset(), frozenset[str]()
+            self._tree.refresh(None if self._look_at_all else self._changed)
+            self._released &= self._durable.pods.keys() | self._durable.state.pods.keys()
         else:
             self._checkpoint(problems)
-            self._enforce(problems)
+            bearable = self._enforce(problems)
+        self._looked_s = self._node.clock.monotonic_s() if self._look_at_all else self._looked_s
         self._look_at_all = False
         self._changed.clear()
+        is_enforced = self._node.only_observes or not set(problems) - bearable
+        self._ready |= not self._is_tentative and is_enforced
         self._conditions.note_problems(tuple(dict.fromkeys(problems)))
         self._publish(self.snapshot())
 
     def snapshot(self) -> Snapshot:
         """Return all that is known, as an immutable value."""
-        node = self._node
+        node, pods = self._node, (*self._pods.values(), *self._devices.waiting.values())
         return Snapshot(
             taken_at_s=node.clock.now_s(),
+            passed_s=node.clock.monotonic_s(),
             mode=node.mode,
-            observe=node.observe,
+            observe=node.only_observes,
             rules=node.rules,
             state=self._state,
-            pods=(*self._pods.values(), *self._devices.waiting.values()),
+            pods=pods,
+            unenforced=frozenset(pod.uid for pod in pods) - self._enforced,
             waiting=frozenset(self._devices.waiting),
             rejections=dict(self._rejections),
             complaints=self._conditions.refusals(),
             rejected_inputs=dict(self._conditions.inputs),
             source=self._conditions.source,
-            ready=self._listed and (node.observe or self._durable.state is self._state),
+            ready=self._ready,
+            tentative=self._is_tentative,
             cgroup_root=node.cgroup_root,
             problems=self._conditions.problems,
-            other_managers=node.other_managers,
+            other_managers=node.others.names,
+            warnings=node.others.unseen,
             writes=dict(self._writes),
             drift=dict(self._drift),
             decisions=dict(self._decisions),
@@ -320,14 +326,10 @@ class Reconciler:
             confinement=self._enforcement.confinement.report(),
         )
 
-    def _check_owners(self) -> None:
-        """Write nothing, neither to disk nor to a cgroup, that gives a CPU to two."""
-        twice = self._state.two_owners()
-        if twice:
-            raise InvariantBroken(
-                f"CPUs {twice} have two owners; nothing was written, the cgroups stay as they are: "
-                "please report this with the output of `numalet state show -o json`"
-            )
+    @property
+    def _is_tentative(self) -> bool:
+        is_durable = self._node.only_observes or self._durable.state is self._state
+        return not (self._listed and is_durable)
 
     def _checkpoint(self, problems: list[str]) -> None:
         """Save the state.  Only what is on disk is enforced: `_durable` lags where the disk fails."""
@@ -342,14 +344,16 @@ class Reconciler:
             self._durable = remembered
             self._released.clear()
 
-    def _enforce(self, problems: list[str]) -> None:
+    def _enforce(self, problems: list[str]) -> frozenset[str]:
+        """Make the cgroups say so; returns problems in spite of which the agent is ready."""
         changed = None if self._look_at_all else frozenset(self._changed)
         done = self._enforcement.apply(self._durable, self._released, changed)
         self._writes.update(done.writes)
-        for cause, sentence in done.drift:
-            self._drift[cause] += 1
-            log.warning("drift", cause=cause, what=sentence)
+        self._enforced = done.enforced
+        self._drift.update(cause for cause, _ in done.drift)
+        self._conditions.note_drift(done.drift)
         problems += done.problems
+        return done.memory_problems
 
     def _release_departed(self, problems: list[str]) -> None:
         """Let go of pods that the source no longer knows, once nothing runs in them."""
@@ -358,7 +362,7 @@ class Reconciler:
                 pod = self._pods.get(uid)
                 place = self._tree.of_unknown(uid) if pod is None else self._tree.of(pod)
                 has_ended = place is None or not self._tree.is_populated(place.path)
-                if place is not None and has_ended and not self._node.observe:
+                if place is not None and has_ended and not self._node.only_observes:
                     self._tree.remove(place.path)
             except CgroupError as error:
                 problems.append(str(error))
@@ -367,6 +371,8 @@ class Reconciler:
                 self._forget(uid)
                 if successor is not None:
                     self._take_in(successor)
+                else:
+                    self._devices.forget(uid)
             elif successor is not None:
                 why = "its new QoS class means another cgroup: end what runs in the pod first"
                 self._conditions.complain(successor, "QoSClassChanged", why)
@@ -374,11 +380,10 @@ class Reconciler:
     def _look_at_runtimes(self, problems: list[str]) -> None:
         """Decide anew on pods whose runtime says by now that they have a kernel of their own."""
         for pod in self._tree.newly_unsupported(self._pods.values(), problems):
-            known = self._pods[pod.uid]
-            if self._asks_the_same(known, pod):
+            if self._node.entitlement.asks_the_same(self._pods[pod.uid], pod):
                 self._pods[pod.uid] = pod
             else:
-                self._decide(pod, known)
+                self._decide(pod, self._pods[pod.uid])
 
     def _forget(self, uid: PodUID) -> None:
         pod = self._pods.pop(uid, None)

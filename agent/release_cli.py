@@ -7,8 +7,7 @@ from agent.config import load
 from agent.errors import EnvironmentProblem, LockedError
 from agent.giving_back import release as release_all
 from agent.node.cgroup_layout import SINGLE_HOST_SLICE
-from agent.node.cgroupfs import CgroupFs
-from agent.node.inspection import CGROUPS
+from agent.node.cgroupfs import CGROUPS, CgroupFs
 from agent.node.journal import Journal
 from agent.node.procfs import boot_id
 from agent.node.state_folder import StateFolderLock

@@ -26,12 +26,16 @@ class RuntimeTree(CgroupTree):
         """By pod, what was found there while its status named these containers; all are named."""
         self._own_kernels: dict[PodUID, str] = {}
         """By pod that a runtime has told of; empty where it runs under this kernel."""
+        self._asked_for: set[str] = set()
+        """The containers whose names were looked for since everything was forgotten."""
 
     def refresh(self, changed: Collection[CgroupPath] | None) -> None:
         """Forget what was found before in these cgroups (None: in all)."""
         if changed is None:
             self._found.clear()
             self._own_kernels.clear()
+            self._names.forget_others(self._asked_for)
+            self._asked_for = set()
         for path in changed or ():
             self._found.pop(path, None)
             self._found.pop(path.parent, None)
@@ -93,6 +97,7 @@ class RuntimeTree(CgroupTree):
         What a runtime says of another pod is not believed: a pod's author can have keys copied into
         its files.
         """
+        self._asked_for.add(container_id)
         told = self._names.name_of(container_id)
         if told is not None and told.pod_uid == self._layout.uid_of(path):
             self._own_kernels[pod.uid] = told.runtime if told.has_own_kernel else ""

@@ -3,22 +3,23 @@
 They are made from the JSON documents of `agent.report`, so that a remote status and a local plan
 look the same.  A terminal may be narrower than a table: cells are then wrapped, between the ranges
 of a CPU list too, and nothing is ever cut.
+
+rich is imported only where something is printed: the daemon has 3 MiB less without it.
 """
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
-from typing import Any
-
-from rich.console import Console, ConsoleOptions, RenderResult
-from rich.measure import Measurement
-from rich.table import Table
-from rich.text import Text
+from typing import TYPE_CHECKING, Any
 
 from agent.core.explain import WAITING_FOR_DEVICES
 from agent.core.quantity import format_bytes
 from agent.core.topology import NodeTopology, NumaNode
+
+if TYPE_CHECKING:
+    from rich.console import Console, ConsoleOptions, RenderResult
+    from rich.measure import Measurement
 
 Json = dict[str, Any]
 
@@ -36,8 +37,10 @@ _LONGEST_RANGE = 16
 """Such a piece is never broken: a range of CPUs is shorter, but a name may have 253 characters."""
 
 
-def console() -> Console:
+def console() -> "Console":
     """Return standard output; a file or pipe gets no colours and no narrow columns."""
+    from rich.console import Console  # noqa: PLC0415 - see the module
+
     plain = Console()
     return plain if plain.is_terminal else Console(width=_WIDTH_OF_A_FILE, color_system=None)
 
@@ -57,10 +60,14 @@ class _Cell:
     def longest_piece(self) -> int:
         return max((len(piece.rstrip()) for piece in self.pieces), default=0)
 
-    def __rich_measure__(self, _console: Console, _options: ConsoleOptions) -> Measurement:
+    def __rich_measure__(self, _console: "Console", _options: "ConsoleOptions") -> "Measurement":
+        from rich.measure import Measurement  # noqa: PLC0415 - see the module
+
         return Measurement(self.longest_piece, len(self.text))
 
-    def __rich_console__(self, _console: Console, options: ConsoleOptions) -> RenderResult:
+    def __rich_console__(self, _console: "Console", options: "ConsoleOptions") -> "RenderResult":
+        from rich.text import Text  # noqa: PLC0415 - see the module
+
         lines = [""]
         for piece in self.pieces:
             if lines[-1] and len(lines[-1] + piece.rstrip()) > options.max_width:
@@ -70,12 +77,14 @@ class _Cell:
 
 
 def _print_table(
-    out: Console,
+    out: "Console",
     titles: Sequence[str],
     rows: Iterable[Sequence[_Cell]],
     unbroken: int = _LONGEST_RANGE,
 ) -> None:
     """Print columns; a piece of up to ``unbroken`` characters is in one line, however narrow."""
+    from rich.table import Table  # noqa: PLC0415 - see the module
+
     rows = list(rows)
     table = Table(box=None, pad_edge=False, header_style="bold")
     for column in zip(map(_Cell, titles), *rows, strict=True):
@@ -86,12 +95,14 @@ def _print_table(
     out.print(table, crop=False)
 
 
-def _print_line(out: Console, text: str, style: str = "") -> None:
+def _print_line(out: "Console", text: str, style: str = "") -> None:
     """Print a line that a narrow terminal may wrap, without a line end of ours in a CPU list."""
+    from rich.text import Text  # noqa: PLC0415 - see the module
+
     out.print(Text(text, style=style), soft_wrap=True)
 
 
-def print_pods(out: Console, document: Json) -> None:
+def print_pods(out: "Console", document: Json) -> None:
     """Print who has which CPUs; ``document`` is that of ``numalet plan -o json``."""
     titles = ("POD", "CONTAINER", "VERDICT", "CPUS", "MEMS", "CPU.MAX")
     _print_table(out, titles, (row for pod in document["pods"] for row in _pod_rows(pod)))
@@ -135,7 +146,7 @@ def _pod_rows(pod: Json) -> Iterator[Sequence[_Cell]]:
         )
 
 
-def print_status(out: Console, document: Json) -> None:
+def print_status(out: "Console", document: Json) -> None:
     """Print the status of a running agent."""
     state = "ready" if document["ready"] else "not ready"
     observing = ", observing only" if document["observe"] else ""
@@ -147,6 +158,8 @@ def print_status(out: Console, document: Json) -> None:
         _print_line(out, f"input rejected: {where}: {reason}", "yellow")
     for problem in document["problems"]:
         _print_line(out, f"problem: {problem}", "red")
+    for warning in document["warnings"]:
+        _print_line(out, f"warning: {warning}", "yellow")
     for kind, trouble in document.get("outbound", {}).get("troubles", {}).items():
         _print_line(out, f"not said ({kind}): {trouble}", "yellow")
     for cause, count in document["drift"].items():
@@ -154,7 +167,7 @@ def print_status(out: Console, document: Json) -> None:
     print_pods(out, document)
 
 
-def print_state(out: Console, document: Json) -> None:
+def print_state(out: "Console", document: Json) -> None:
     """Print a checkpoint: who holds what."""
     written = datetime.fromtimestamp(document["writtenAt"], UTC)
     _print_line(
@@ -176,7 +189,7 @@ def _holder_rows(pod: Json) -> Iterator[Sequence[_Cell]]:
         yield _Cell(""), _Cell(c["name"]), _Cell(c["cpus"] or "-"), _Cell(memory)
 
 
-def print_explanation(out: Console, pod: Json) -> None:
+def print_explanation(out: "Console", pod: Json) -> None:
     """Print the verdict and its reason for every container of one pod."""
     _print_line(out, f"{pod['namespace']}/{pod['name']} ({pod['qosClass']}, uid {pod['uid']})")
     if pod["admitted"]:
@@ -196,14 +209,14 @@ def print_explanation(out: Console, pod: Json) -> None:
     _print_table(out, ("CONTAINER", "VERDICT", "CPUS", "MEMS", "CPU.MAX", "WHY"), rows)
 
 
-def print_config(out: Console, values: Iterable[tuple[str, str, str]]) -> None:
+def print_config(out: "Console", values: Iterable[tuple[str, str, str]]) -> None:
     """Print each key of the configuration, its value, and where that came from."""
     rows = [(_Cell(key), _Cell(value), _Cell(origin, "dim")) for key, value, origin in values]
     longest_key = max(len(key.text) for key, _, _ in rows)
     _print_table(out, ("KEY", "VALUE", "FROM"), rows, unbroken=longest_key)
 
 
-def print_topology(out: Console, topology: NodeTopology) -> None:
+def print_topology(out: "Console", topology: NodeTopology) -> None:
     """Print the machine as a map: sockets, NUMA nodes, caches, cores, memory."""
     sockets = topology.cpu_bits_by_socket
     _print_line(

@@ -137,6 +137,12 @@ def remove(state: NodeState, uid: PodUID) -> NodeState:
     )
 
 
+def without(rules: Rules, state: NodeState, uid: PodUID) -> NodeState:
+    """Return the state without a pod; of what it held, CPUs that are offline come back later."""
+    state = remove(state, uid)
+    return replace(state, default=state.default & rules.topology.cpus)
+
+
 def remove_container(state: NodeState, uid: PodUID, name: str) -> NodeState:
     """Return the state after one container's entries are gone (``RemoveContainer``).
 

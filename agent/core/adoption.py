@@ -16,7 +16,7 @@ from agent.core.draft import Draft, Refusal
 from agent.core.pods import Amounts, Pod, PodUID
 from agent.core.restore import rebuild
 from agent.core.startup import Rules
-from agent.core.state import Block, NodeState, PodEntry
+from agent.core.state import UNNAMED, Block, NodeState, PodEntry
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,8 +38,9 @@ def adopt_running(
     """Return the state in which every running pod that is not in it keeps what it runs on.
 
     ``seen`` has every running pod, also those without a `Pod`: nobody knows what these ask for, so
-    they hold all that they run on.  ``shared`` are CPUs that certainly are no one's own.  A pod of
-    the state that is not seen on its CPUs gives way to one that is: its entry is older.
+    they hold all that they alone run on; where ``shared`` is empty, only who runs on nothing else.
+    ``shared`` are CPUs that certainly are no one's own.  A pod of the state that is not seen on its
+    CPUs gives way to one that is: its entry is older.
     """
     own = _own_cpus(rules, seen, shared)
     claims = {
@@ -59,7 +60,9 @@ def adopt_running(
             if after is None and shared:
                 after = _as_seen(Demand(rules, pod), state, seen[uid], cpus)
         else:
-            after = _hold(state, uid, cpus) if uid in claims else None
+            after = (
+                _hold(state, uid, cpus, is_all=uid in claims) if uid in claims or shared else None
+            )
         if after is not None:
             state = after
             adopted.append(uid)
@@ -153,12 +156,15 @@ def _blocks(nodes: NodeSet, amounts: Amounts) -> tuple[Block, ...]:
 
 def is_bare_hold(entry: PodEntry) -> bool:
     """Tell whether an entry is that of a running pod of which nothing is known but its CPUs."""
-    return entry.pool is not None and not entry.cpus
+    return (entry.pool is not None and not entry.cpus) or UNNAMED in entry.cpus
 
 
-def _hold(state: NodeState, uid: PodUID, cpus: CPUSet) -> NodeState:
+def _hold(state: NodeState, uid: PodUID, cpus: CPUSet, *, is_all: bool) -> NodeState | None:
+    """Let a pod hold CPUs, None where no more are left; ``is_all`` says that it runs on no others."""
     held = cpus & state.default
-    entry = PodEntry(pool=held)
+    if not held:
+        return None
+    entry = PodEntry(pool=held) if is_all else PodEntry(cpus={UNNAMED: held})
     return replace(state, default=state.default - held, pods={**state.pods, uid: entry})
 
 

@@ -17,6 +17,10 @@ class CgroupPath:
 
     relative: str = ""
 
+    def __hash__(self) -> int:
+        """Return what is cheap: a pass looks paths up tens of thousands of times."""
+        return hash(self.relative)
+
     def __truediv__(self, name: str) -> "CgroupPath":
         return CgroupPath(f"{self.relative}/{name}" if self.relative else name)
 

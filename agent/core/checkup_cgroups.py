@@ -119,6 +119,8 @@ def systemd_units(facts: NodeFacts, rules: Rules) -> Iterator[Finding]:
 
 def _unit(setting: UnitSetting, rules: Rules) -> Iterator[Finding]:
     what = f"{setting.key}={setting.value} of {setting.unit} ({setting.file})"
+    if setting.unit.startswith("numalet-") and setting.unit.endswith(".scope"):
+        return  # of `numalet exec`: a program is born there, and numalet writes the same
     if any(name in setting.unit for name in _UNITS_OF_PODS):
         yield problem(
             "systemd-units",

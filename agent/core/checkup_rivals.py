@@ -1,11 +1,11 @@
 """Judgments on who else manages CPUs on this node."""
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 
 from agent.core.checkup_cgroups import assignable
 from agent.core.cpuset import CPUSet
 from agent.core.findings import Finding, Level, ok, problem, warning
-from agent.core.node_facts import NodeFacts, RunningProcess
+from agent.core.node_facts import NodeFacts, Others, RunningProcess
 from agent.core.startup import Rules
 
 KUBELETS = ("kubelet", "hyperkube", "kubelite", "k3s", "k3s-agent", "k3s-server")
@@ -40,23 +40,32 @@ MEDDLERS: Mapping[str, tuple[str, str]] = {
 }
 """Programs that only get in the way: what each does, and what helps."""
 
-_KERNEL_THREAD = "kthreadd"
+KERNEL_THREAD = "kthreadd"
+"""Who sees this one sees all processes of the host."""
+
+PROCESSES, KUBELET, CPU_MANAGERS, NUMALET = "processes", "kubelet", "cpu-managers", "numalet"
+"""What is looked at."""
+
+WATCHED = frozenset({KERNEL_THREAD, NUMALET, *KUBELETS, *MANAGERS})
+"""The processes by which others are found that place containers, and whether any can be seen."""
+
 _WAITS = "--wait-for-lock"
+_NO_WRITERS = frozenset({"--observe", "--simulate"})
 
 
-def processes(facts: NodeFacts) -> Iterator[Finding]:
+def processes(facts: Others) -> Iterator[Finding]:
     """Judge whether the host's processes can be seen at all."""
-    if facts.running(_KERNEL_THREAD):
-        yield ok("processes", "the host's processes can be seen")
+    if facts.running(KERNEL_THREAD):
+        yield ok(PROCESSES, "the host's processes can be seen")
     else:
         yield warning(
-            "processes",
+            PROCESSES,
             "the host's processes cannot be seen, so other CPU managers could be missed",
             "use the host's PID namespace (hostPID), or mount the host's / and name it with --root",
         )
 
 
-def kubelet(facts: NodeFacts) -> Iterator[Finding]:
+def kubelet(facts: Others) -> Iterator[Finding]:
     """Judge whether the kubelet pins containers itself."""
     said = facts.kubelet
     policies = (("CPU", said.cpu_policy, "none"), ("Memory", said.memory_policy, "None"))
@@ -64,41 +73,48 @@ def kubelet(facts: NodeFacts) -> Iterator[Finding]:
         f"{kind} Manager: {policy}" for kind, policy, off in policies if policy not in (None, off)
     ]
     if active:
+        by = said.said_by or f"its state files in {said.folder}"
         yield problem(
-            "kubelet",
-            f"the kubelet places containers itself ({', '.join(active)}, by its state files in"
-            f" {said.folder}) and would write over what numalet decides",
+            KUBELET,
+            f"the kubelet places containers itself ({', '.join(active)}, by {by}) and"
+            " would write over what numalet decides",
             "drain the node; set cpuManagerPolicy: none and memoryManagerPolicy: None; stop the"
             f" kubelet, remove {said.folder}/cpu_manager_state and memory_manager_state, start it",
-            subject="kubelet",
+            subject=KUBELET,
+        )
+    elif said.unread:
+        yield warning(
+            KUBELET,
+            f"it cannot be seen whether the kubelet places containers itself: {'; '.join(said.unread)}",
+            f"let {said.folder}/cpu_manager_state and memory_manager_state be read as they are now",
         )
     elif said.cpu_policy is not None:
-        yield ok("kubelet", "the kubelet's CPU and Memory Managers are off")
+        yield ok(KUBELET, "the kubelet's CPU and Memory Managers are off")
     elif facts.running(*KUBELETS):
         yield warning(
-            "kubelet",
+            KUBELET,
             f"a kubelet runs, but has no cpu_manager_state in {said.folder}: its policy is unknown",
             "make sure that its configuration has cpuManagerPolicy: none and memoryManagerPolicy: None",
         )
     else:
-        yield ok("kubelet", "no kubelet has been here")
+        yield ok(KUBELET, "no kubelet has been here")
 
 
-def managers(facts: NodeFacts) -> Iterator[Finding]:
+def managers(facts: Others) -> Iterator[Finding]:
     """Judge whether another program places containers, or moves what numalet places."""
     rivals, meddlers = facts.running(*MANAGERS), facts.running(*MEDDLERS)
     for name, pids in _by_name(rivals).items():
         yield problem(
-            "cpu-managers",
+            CPU_MANAGERS,
             f"{name} of {MANAGERS[name]} runs (pid {pids}) and writes cpusets of containers, too",
             "keep one of the two off this node: by a node selector, or by removing it",
             subject=name,
         )
     for name, pids in _by_name(meddlers).items():
         does, cure = MEDDLERS[name]
-        yield warning("cpu-managers", f"{name} runs (pid {pids}) and {does}", cure)
+        yield warning(CPU_MANAGERS, f"{name} runs (pid {pids}) and {does}", cure)
     if not rivals and not meddlers:
-        yield ok("cpu-managers", "no other CPU manager that is known runs here")
+        yield ok(CPU_MANAGERS, "no other CPU manager that is known runs here")
 
 
 def beside_fence(finding: Finding, fence: CPUSet) -> Finding:
@@ -144,6 +160,42 @@ def numalets(facts: NodeFacts) -> Iterator[Finding]:
             " give the same CPUs to different pods",
             "stop all but one",
         )
+
+
+def second_numalet(
+    facts: Others, own_pid: int | None, lockers: Collection[int] | None
+) -> Iterator[Finding]:
+    """Judge, in a numalet with ``own_pid`` that holds its lock, whether another one places pods.
+
+    ``lockers`` are the processes that hold a lock; None where nobody says so.  Another numalet that
+    has one has it on a state folder of its own.  One without waits, or ends, as in a roll-out: it
+    writes nothing, and has no subject.
+    """
+    others = [
+        process
+        for process in facts.running(NUMALET)
+        if "run" in process.arguments
+        and process.pid != own_pid
+        and not _NO_WRITERS & set(process.arguments)
+    ]
+    for process in others:
+        if lockers is not None and process.pid in lockers:
+            yield problem(
+                NUMALET,
+                f"another numalet runs (pid {process.pid}), with a state folder of its own: it gives"
+                " the same CPUs to other pods",
+                "stop one of the two",
+                subject=NUMALET,
+            )
+        elif lockers is not None:
+            yield ok(NUMALET, f"another numalet is there (pid {process.pid}), and holds no lock")
+        else:
+            yield warning(
+                NUMALET,
+                f"another numalet is there (pid {process.pid}), and it cannot be seen whether it has"
+                " a state folder of its own",
+                "see that there is one only, or that both have the same state folder",
+            )
 
 
 def irqbalance(facts: NodeFacts, rules: Rules) -> Iterator[Finding]:

@@ -43,6 +43,15 @@ class Demand:
         """Tell whether the pod has a budget that the gates hide: the managers leave it alone."""
         return not self.rules.decides_by_budget and self.pod.has_budget
 
+    @property
+    def is_for_own(self) -> bool:
+        """Tell whether the pod asks for CPUs or memory of its own."""
+        if self.ignored or not self.guaranteed:
+            return False
+        if self.rules.manages_memory:
+            return True
+        return self.rules.manages_cpus and bool(self.pod_cpus or any(self.cpus.values()))
+
     @cached_property
     def cpus(self) -> Mapping[str, int]:
         """Exclusive CPUs of each container; 0 means shared (``guaranteedCPUs``)."""

@@ -21,7 +21,7 @@ from agent.core.pod_limits import (
 )
 from agent.core.pods import CPU, MILLI, Container, Kind, Pod
 from agent.core.startup import Rules
-from agent.core.state import NodeState, PodEntry
+from agent.core.state import UNNAMED, NodeState, PodEntry
 
 SMALLEST_QUOTA_US = 1000
 """The kernel refuses smaller ones; the kubelet raises to it (``minQuotaPeriod``)."""
@@ -39,13 +39,58 @@ class PodCgroups:
     leaves: Mapping[CgroupPath, str | None] = field(default_factory=dict)
 
 
-def desired_values(
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Question:
+    """All that the values of one pod's cgroups follow from."""
+
+    rules: Rules
+    shared: CPUSet
+    entry: PodEntry | None
+    cgroups: PodCgroups
+    quota_is_ours: bool
+
+
+class PodValues:
+    """The values of each pod's cgroups, for as long as all that they follow from stays the same."""
+
+    def __init__(self) -> None:
+        self._former: dict[CgroupPath, tuple[_Question, Mapping[CgroupPath, CgroupValues]]] = {}
+
+    def of(
+        self,
+        rules: Rules,
+        state: NodeState,
+        pods: Iterable[PodCgroups],
+        *,
+        quota_is_ours: bool,
+    ) -> list[tuple[PodCgroups, Mapping[CgroupPath, CgroupValues]]]:
+        """Return each pod with its values; pods that are not among these are forgotten."""
+        shared, former = node_shared(rules, state), self._former
+        self._former = {}
+        for cgroups in pods:
+            question = _Question(
+                rules=rules,
+                shared=shared,
+                entry=state.pods.get(cgroups.pod.uid),
+                cgroups=cgroups,
+                quota_is_ours=quota_is_ours,
+            )
+            known = former.get(cgroups.path)
+            if known is None or known[0] != question:
+                values = _pod_values(rules, state, cgroups, quota_is_ours=quota_is_ours)
+                known = question, values
+            self._former[cgroups.path] = known
+        return [(question.cgroups, values) for question, values in self._former.values()]
+
+
+def desired_values(  # noqa: PLR0913 - all that the values follow from, and what is known of them
     rules: Rules,
     state: NodeState,
     pods: Iterable[PodCgroups],
     qos_parents: Iterable[CgroupPath],
     *,
     quota_is_ours: bool = True,
+    of_pods: PodValues | None = None,
 ) -> dict[CgroupPath, CgroupValues]:
     """Return the values of every cgroup that is known.
 
@@ -53,17 +98,20 @@ def desired_values(
     among ``qos_parents``: it is never narrowed.
 
     A pod without containers is one that no source has named: it gets the default CPU set, or keeps the
-    CPUs that it holds; nothing else of it is written.  Where the quota is not ours, only that is
-    written which an exclusive slice needs: no limit; weights and limits of memory are not ours then.
+    CPUs that it holds, or both where it was seen on more than these; nothing else of it is written.
+    Where the quota is not ours, only that is written which an exclusive slice needs: no limit; weights
+    and limits of memory are not ours then.
 
     In a fence another CPU manager has the CPUs outside.  Each set above containers has all of these (but
     those reserved strictly), so nobody loses one that he was given there; and the containers of pods
     that hold nothing are his: only what is above them keeps them off the CPUs that are given here.
+
+    Who asks again and again gives ``of_pods``: then only pods are looked at for which something changed.
     """
     values: dict[CgroupPath, CgroupValues] = {}
     parents = dict.fromkeys(qos_parents, node_shared(rules, state))
-    for cgroups in pods:
-        of_pod = _pod_values(rules, state, cgroups, quota_is_ours=quota_is_ours)
+    of_pods = of_pods or PodValues()
+    for cgroups, of_pod in of_pods.of(rules, state, pods, quota_is_ours=quota_is_ours):
         allowed = of_pod[cgroups.path].cpus
         values |= of_pod
         if cgroups.path.parent in parents and allowed is not None:
@@ -134,6 +182,8 @@ def _pod_values(
     demand, entry = Demand(rules, pod), state.pods.get(pod.uid, PodEntry())
     if not pod.containers:
         cpus = entry.held if entry.held & rules.topology.cpus else node_shared(rules, state)
+        if UNNAMED in entry.cpus:
+            cpus |= node_shared(rules, state)
         return {cgroups.path: CgroupValues(cpus=cpus, keeps_rest=True)}
     if rules.policy.fence and not quota_is_ours and pod.uid not in state.pods:
         theirs = dict.fromkeys(cgroups.leaves, CgroupValues(is_theirs=True))

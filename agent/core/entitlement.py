@@ -6,11 +6,11 @@ writes the manifests owns the machine.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from fnmatch import fnmatchcase
 
 from agent.core.claims import BUDGET_ANNOTATION, has_annotated_budget, unbacked
-from agent.core.pods import CPU, Pod, QosClass, qos_class
+from agent.core.pods import CPU, MILLI, Pod, QosClass, Resources, qos_class
 from agent.core.quantity import format_bytes, format_milli
 
 UNBACKED_BUDGET = "UnbackedBudget"
@@ -41,11 +41,26 @@ class Entitlement:
             return NOT_SELECTED, message
         if pod.own_kernel and qos_class(pod) is QosClass.GUARANTEED:  # others ask for nothing
             return UNSUPPORTED_RUNTIME, why_unsupported(pod)
-        backed = self.unbacked_namespaces is None or pod.namespace in self.unbacked_namespaces
-        if backed or not has_annotated_budget(pod):
-            return None
-        lacking = unbacked(pod)
+        lacking = self._lacking(pod)
         return (UNBACKED_BUDGET, _message(lacking)) if lacking else None
+
+    def counted(self, pod: Pod) -> Pod:
+        """Return a pod with no larger a budget than is backed, and of CPUs that are not, whole ones."""
+        lacking = self._lacking(pod)
+        if pod.budget is None or not lacking:
+            return pod
+        amounts = {name: n - lacking.get(name, 0) for name, n in pod.budget.requests.items()}
+        if CPU in lacking:
+            amounts[CPU] -= amounts[CPU] % MILLI
+        return replace(pod, budget=Resources(requests=amounts, limits=amounts))
+
+    def _lacking(self, pod: Pod) -> dict[str, int]:
+        is_open = self.unbacked_namespaces is None or pod.namespace in self.unbacked_namespaces
+        return {} if is_open or not has_annotated_budget(pod) else unbacked(pod)
+
+    def asks_the_same(self, known: Pod, pod: Pod) -> bool:
+        """Tell whether nothing changed on which it was decided."""
+        return asks_as_much(known, pod) and self.refusal(known) == self.refusal(pod)
 
     def own_kernel(self, pod: Pod) -> str:
         """Return the RuntimeClass of a pod that is not supported by its name alone, else empty.
@@ -60,6 +75,12 @@ class Entitlement:
     def _selects(self, pod: Pod) -> bool:
         is_inside = not self.namespaces or pod.namespace in self.namespaces
         return is_inside and self.labels.items() <= pod.labels.items()
+
+
+def asks_as_much(known: Pod, pod: Pod) -> bool:
+    """Tell whether a pod asks for the same amounts as before."""
+    was, now = ((p.budget, p.init_containers, p.app_containers) for p in (known, pod))
+    return was == now
 
 
 def why_unsupported(pod: Pod) -> str:

@@ -19,10 +19,13 @@ class Isolation(StrEnum):
 
 
 def isolation(demand: Demand, entry: PodEntry, container: Container) -> Isolation:
-    """Return the isolation level of a container (``getContainerIsolationLevel``)."""
+    """Return the isolation level of a container (``getContainerIsolationLevel``).
+
+    Without a CPU manager all share the node, also who held CPUs while there was one.
+    """
     if demand.pod.own_kernel:
         return Isolation.UNSUPPORTED_RUNTIME
-    if not entry.cpus.get(container.name):
+    if not demand.rules.manages_cpus or not entry.cpus.get(container.name):
         return Isolation.NODE_SHARED
     resources = container.resources
     if demand.by_budget and not (

@@ -79,11 +79,17 @@ class UnitSetting:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class KubeletFacts:
-    """The policies that the state files in the kubelet's folder name; None without such a file."""
+    """The policies that the kubelet has; None where nothing says so.
+
+    ``said_by`` is what says so, if not the state files in its ``folder``.
+    ``unread`` is what may say so, and could not be read.
+    """
 
     folder: str
     cpu_policy: str | None
     memory_policy: str | None
+    unread: tuple[str, ...] = ()
+    said_by: str = ""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -110,7 +116,19 @@ class SocketFacts:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class NodeFacts:
+class Others:
+    """Who else is there that can place containers: what runs, and what the kubelet is set to do."""
+
+    processes: tuple[RunningProcess, ...]
+    kubelet: KubeletFacts
+
+    def running(self, *names: str) -> tuple[RunningProcess, ...]:
+        """Return the processes that have one of these names."""
+        return tuple(process for process in self.processes if process.name in names)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeFacts(Others):
     """Everything that was found.
 
     ``topology`` is the machine, or why it cannot be understood; ``notes`` is what is odd about it.
@@ -123,8 +141,6 @@ class NodeFacts:
     topology: NodeTopology | str
     notes: tuple[str, ...]
     cgroups: CgroupFacts
-    processes: tuple[RunningProcess, ...]
-    kubelet: KubeletFacts
     unit_settings: tuple[UnitSetting, ...]
     state_folder: StateFolderFacts
     present: CPUSet
@@ -142,7 +158,3 @@ class NodeFacts:
     unread: tuple[str, ...]
     pod_resources: SocketFacts | None = None
     """The socket at which the kubelet is asked for devices; None where it is not, or has no folder."""
-
-    def running(self, *names: str) -> tuple[RunningProcess, ...]:
-        """Return the processes that have one of these names."""
-        return tuple(process for process in self.processes if process.name in names)

@@ -111,6 +111,8 @@ class Pod:
     """``spec.priority``; None where it is not known."""
     devices: Devices | None = None
     """None where nobody has said yet which ones it has."""
+    is_terminating: bool = False
+    """Whether its deletion has begun (``metadata.deletionTimestamp``)."""
     runtime_class: str = ""
     """``spec.runtimeClassName``."""
     own_kernel: str = ""

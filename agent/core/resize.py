@@ -19,7 +19,7 @@ shrinks to whole cores; and those of ordinary init containers where the pool or 
 
 from dataclasses import replace
 
-from agent.core.admission import Admitted, Rejected, admit, charged, decide, remove
+from agent.core.admission import Admitted, Rejected, admit, charged, decide, without
 from agent.core.demand import Demand
 from agent.core.departures import LEAKED_CPUS
 from agent.core.pods import Pod
@@ -36,9 +36,7 @@ def resize(rules: Rules, state: NodeState, pod: Pod) -> Admitted | Rejected:
     former = state.pods.get(pod.uid)
     if former is None:
         return admit(rules, state, pod)
-    apart = remove(state, pod.uid)
-    online = replace(apart, default=apart.default & rules.topology.cpus)
-    verdict = decide(rules, online, pod, former)
+    verdict = decide(rules, without(rules, state, pod.uid), pod, former)
     if isinstance(verdict, Rejected):
         departures = verdict.departures - {LEAKED_CPUS}
         return replace(verdict, state=state, leftover=former, departures=departures)
@@ -52,6 +50,16 @@ def resize(rules: Rules, state: NodeState, pod: Pod) -> Admitted | Rejected:
     if pod.uid in after.pods:
         after = replace(after, pods={**state.pods, pod.uid: entry})
     return replace(verdict, state=after, entry=entry)
+
+
+def with_demand_of(known: Pod, pod: Pod) -> Pod:
+    """Return a pod with the demand that it was placed by, and all else as it is now."""
+    return replace(
+        known,
+        ephemeral_containers=pod.ephemeral_containers,
+        container_ids=pod.container_ids,
+        ended_init=pod.ended_init,
+    )
 
 
 def _places(entry: PodEntry) -> tuple[object, ...]:

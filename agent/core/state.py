@@ -10,6 +10,9 @@ from dataclasses import dataclass, field
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.pods import PodUID
 
+UNNAMED = ""
+"""Whose CPUs are, in `PodEntry.cpus`, what some container has of which not even the name is known."""
+
 
 @dataclass(frozen=True, slots=True)
 class Affinity:

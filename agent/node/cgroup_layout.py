@@ -24,6 +24,7 @@ _CONTAINER = re.compile(r"[a-z0-9]([a-z0-9-]*[a-z0-9])?")
 _CONTAINER_CGROUP = re.compile(
     r"((cri-containerd|crio|docker)-|kata_)?(?P<id>[0-9a-f]{64})(\.scope)?"
 )
+_OWN_CONTAINER = re.compile(r"\.scope$|/kubepods/((burstable|besteffort)/)?pod[^/]+/[^/]+$")
 _INNER = "container"
 SINGLE_HOST_SLICE = CgroupPath("numalet.slice")
 """Above all pods of a single host, whatever the driver."""
@@ -54,6 +55,14 @@ def container_id(path: CgroupPath) -> str | None:
     leaf = path.parent if path.name == _INNER else path
     match = _CONTAINER_CGROUP.fullmatch(leaf.name)
     return match["id"] if match else None
+
+
+def is_own_container(path: CgroupPath) -> bool:
+    """Tell whether this is a container's cgroup on a single host, under either driver.
+
+    What is below is the program's own: its scope is delegated to it (systemd.resource-control(5)).
+    """
+    return _OWN_CONTAINER.search(str(path)) is not None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

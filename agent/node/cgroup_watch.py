@@ -10,7 +10,7 @@ import errno
 import os
 import select
 import threading
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, closing, suppress
 from pathlib import Path
 from typing import Protocol
@@ -42,7 +42,7 @@ class Inotify(Protocol):
         """Return the descriptor, readable when something has happened."""
         ...
 
-    def add_watch(self, path: Path, mask: int, /) -> int:
+    def add_watch(self, path: str, mask: int, /) -> int:
         """Watch a file, and return its number: the same one as long as it is the same inode."""
         ...
 
@@ -85,7 +85,9 @@ class CgroupWatch:
         self._inotify: Inotify | None = None
         self._resources = ExitStack()
         self._lock = threading.Lock()
-        self._watched: dict[int, CgroupPath] = {}
+        self._watched: dict[int, tuple[CgroupPath, str]] = {}
+        self._remade: set[str] = set()
+        """Cgroups that went or came since they were watched: a watch there may be deaf."""
         self._closed = False
         self._problem = ""
 
@@ -98,12 +100,16 @@ class CgroupWatch:
         self,
         folders: Iterable[CgroupPath],
         files: Iterable[tuple[CgroupPath, str]] = (),
+        *,
+        anew: bool = True,
     ) -> None:
         """Watch exactly these from now on: cgroups for cgroups directly below, files for writes.
 
         Where something is watched that was not, a change of that cgroup is told, for what happened
         before.  What has vanished is left out.  What cannot be watched is told as degraded, once as
         long as the reason stays, and tried again in the next call; anything may have changed then.
+
+        ``anew`` finds also a cgroup that was made again where nobody watches the one above it.
         """
         wanted = [(path, "", _FOLDER_EVENTS) for path in folders]
         wanted += [(path, file, _FILE_EVENTS) for path, file in files]
@@ -111,8 +117,9 @@ class CgroupWatch:
             if self._closed:
                 return
             known, known_problem = self._watched, self._problem
-            self._watched, self._problem = self._rewatch(wanted)
-            fresh = {path for number, path in self._watched.items() if number not in known}
+            kept = {} if anew else {watched: number for number, watched in known.items()}
+            self._watched, self._problem = self._rewatch(wanted, kept)
+            fresh = {path for n, (path, _) in self._watched.items() if n not in known}
         if self._problem not in ("", known_problem):
             self._on_degraded(self._problem)
             fresh = {_EVERYTHING}
@@ -126,24 +133,33 @@ class CgroupWatch:
         self._resources.close()
 
     def _rewatch(
-        self, wanted: Iterable[tuple[CgroupPath, str, int]]
-    ) -> tuple[dict[int, CgroupPath], str]:
+        self,
+        wanted: Iterable[tuple[CgroupPath, str, int]],
+        kept: Mapping[tuple[CgroupPath, str], int],
+    ) -> tuple[dict[int, tuple[CgroupPath, str]], str]:
         """Return what is watched, by number, and what went wrong.
 
-        Everything is added again each time: only that finds a cgroup that was made again.
+        All but what is ``kept`` is added again: only that finds a cgroup that was made again.
         """
-        watched: dict[int, CgroupPath] = {}
+        watched: dict[int, tuple[CgroupPath, str]] = {}
+        remade, self._remade = self._remade, set()
         try:
             inotify = self._inotify or self._start()
         except OSError as error:
             return watched, _sentence(error)
         problem = ""
         for path, file, mask in wanted:
+            number = kept.get((path, file))
             try:
-                watched[inotify.add_watch(self._root / path.relative / file, mask)] = path
+                if number is None or _is_any(remade, path):
+                    place = f"{self._root}/{path.relative}/{file}"
+                    # With "/" at its end a symbolic link would be followed.
+                    number = inotify.add_watch(place.rstrip("/"), mask)
             except OSError as error:
                 if error.errno not in _VANISHED:
                     problem = problem or _sentence(error)
+                continue
+            watched[number] = path, file
         for number in self._watched.keys() - watched.keys():
             with suppress(OSError):  # EINVAL: it ended by itself, as they do outside of cgroupfs
                 inotify.rm_watch(number)
@@ -179,6 +195,7 @@ class CgroupWatch:
             self._on_change(_EVERYTHING)
             return
         with self._lock:
+            self._remade.update(self._gone_or_made(events))
             changed = dict.fromkeys(self._changed(events))
             made = list(self._made(events))
         for path in made:
@@ -190,13 +207,29 @@ class CgroupWatch:
         """Yield the cgroups of events, without those of plain files and of former watches."""
         for number, mask, _, _ in events:
             if number in self._watched and mask & (flags.ISDIR | flags.MODIFY):
-                yield self._watched[number]
+                yield self._watched[number][0]
+
+    def _gone_or_made(self, events: Sequence[tuple[int, int, int, str]]) -> Iterator[str]:
+        """Yield where these events say that a cgroup went or came."""
+        for number, mask, _, name in events:
+            if number in self._watched and mask & flags.ISDIR:
+                yield (self._watched[number][0] / name).relative
 
     def _made(self, events: Sequence[tuple[int, int, int, str]]) -> Iterator[CgroupPath]:
         """Yield the cgroups that these events say were made."""
         for number, mask, _, name in events:
             if number in self._watched and mask & flags.ISDIR and mask & flags.CREATE:
-                yield self._watched[number] / name
+                yield self._watched[number][0] / name
+
+
+def _is_any(remade: set[str], path: CgroupPath) -> bool:
+    """Tell whether a cgroup, or one above it, is among these."""
+    above = path.relative if remade else ""
+    while above:
+        if above in remade:
+            return True
+        above = above.rpartition("/")[0]
+    return False
 
 
 def _sentence(error: OSError) -> str:

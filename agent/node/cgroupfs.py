@@ -14,11 +14,19 @@ from agent.errors import CgroupError, EnvironmentProblem
 from agent.node.mounts import Mount, mount_around, parse_mountinfo
 from agent.ports import GONE, Gone
 
+CGROUPS = "sys/fs/cgroup"
+"""Where the hierarchy is mounted, below the root of the node."""
+
 CONTROLLERS = ("cpuset", "cpu", "memory")
 """What numalet writes needs these three."""
 
+HUGE_PAGES = "hugetlb"
+"""Tells on which nodes a cgroup's huge pages are; not every kernel has it."""
+
 _VANISHED = (errno.ENOENT, errno.ENODEV)
 _SUBTREE_CONTROL = "cgroup.subtree_control"
+_CONTROLLERS = "cgroup.controllers"
+_ONE_READ = 65_536
 
 
 class CgroupFs:
@@ -47,7 +55,7 @@ class CgroupFs:
 
     def check_controllers(self) -> None:
         """Make sure of all `CONTROLLERS`, the other half of `check`."""
-        text = self.read(CgroupPath(), "cgroup.controllers")
+        text = self.read(CgroupPath(), _CONTROLLERS)
         missing = [name for name in CONTROLLERS if name not in str(text).split()]
         if missing:
             raise EnvironmentProblem(
@@ -57,15 +65,29 @@ class CgroupFs:
                 " without that",
             )
 
+    def check_whole(self) -> None:
+        """Make sure that this is the host's hierarchy, or one in which a kubelet has its pods (kind).
+
+        Every cgroup but the topmost one has ``cgroup.type``.  Raises `EnvironmentProblem`.
+        """
+        if not (self.root / "cgroup.type").exists():
+            return
+        if not any("kube" in path.name for path in self.children(CgroupPath())):
+            raise EnvironmentProblem(
+                f"{self.root} is a cgroup inside the host's hierarchy, such as a container's own:"
+                " whatever runs outside of it cannot be kept off any CPU",
+                cure="mount the host's /sys/fs/cgroup and name it with hostRoot, or run numalet in the"
+                " host's cgroup namespace",
+            )
+
     def read(self, path: CgroupPath, file: str) -> str | Gone:
         """Return a control file's text without the final newline.
 
         Raises `CgroupError`.
         """
-        target = self._place(path) / file
+        target = self._place(path, file)
         try:
-            with target.open("rb", buffering=0) as control:
-                return control.read().decode().removesuffix("\n")
+            return _content(target).decode().removesuffix("\n")
         except OSError as error:
             return _gone(error, target, "read")
 
@@ -75,7 +97,7 @@ class CgroupFs:
         Python's buffered files report an error at flush and again at close, and truncation is
         a second event for whoever watches (section 1).  Raises `CgroupError`.
         """
-        target, action = self._place(path) / file, f"write {value!r} to"
+        target, action = self._place(path, file), f"write {value!r} to"
         try:
             descriptor = os.open(target, os.O_WRONLY)
         except OSError as error:
@@ -85,7 +107,7 @@ class CgroupFs:
         except OSError as error:
             if file == _SUBTREE_CONTROL and error.errno == errno.ENOENT:
                 # The file was opened: it is the controller that the cgroup above does not have.
-                raise CgroupError(str(target), errno.ENOENT, action) from error
+                raise CgroupError(target, errno.ENOENT, action) from error
             return _gone(error, target, action)
         finally:
             os.close(descriptor)
@@ -112,27 +134,28 @@ class CgroupFs:
         """
         target = self._place(path)
         try:
-            return target.stat().st_ino
+            return os.stat(target).st_ino  # noqa: PTH116 - see `_place`
         except OSError as error:
             return _gone(error, target, "look at")
 
     def make(self, path: CgroupPath) -> None:
         """Create a cgroup (and those above it), with cpuset, cpu and memory enabled for it.
 
-        Controllers are enabled from the top down.  Raises `CgroupError`, with EBUSY where a cgroup
-        above has processes: it is one write with memory in it, which the kernel then refuses as
-        a whole, while cpuset alone would turn the children into ``domain invalid`` (section 4).
+        So is hugetlb where it is offered, for huge pages.  Controllers are enabled from the top
+        down.  Raises `CgroupError`, with EBUSY where a cgroup above has processes: it is one write
+        with memory in it, which the kernel then refuses as a whole, while cpuset alone would turn
+        the children into ``domain invalid`` (section 4).
         """
         names = path.relative.split("/")
         for depth in range(len(names)):
             above = CgroupPath("/".join(names[:depth]))
             self._mkdir(above)
             if not self._enable_all(above):
-                raise CgroupError(str(self._place(above)), errno.ENOENT, "enable controllers in")
+                raise CgroupError(self._place(above), errno.ENOENT, "enable controllers in")
         self._mkdir(path)
 
     def enable(self, path: CgroupPath) -> None:
-        """Enable cpuset, cpu and memory for an existing cgroup, from the top down.
+        """Enable what `make` does for an existing cgroup, from the top down.
 
         Nothing happens where one above it has vanished.  Raises `CgroupError`, with EBUSY as `make`.
         """
@@ -147,34 +170,55 @@ class CgroupFs:
         """
         target = self._place(path)
         try:
-            target.rmdir()
+            os.rmdir(target)  # noqa: PTH106 - see `_place`
         except OSError as error:
             _gone(error, target, "remove")
 
-    def _place(self, path: CgroupPath) -> Path:
-        return self.root / path.relative
+    def _place(self, path: CgroupPath, file: str = "") -> str:
+        """Return where something is.
+
+        A `Path` costs more than the reading of a file, and keeps every name that ever was in memory.
+        """
+        return f"{self.root}/{path.relative}/{file}".rstrip("/")
 
     def _mkdir(self, path: CgroupPath) -> None:
         target = self._place(path)
         try:
-            target.mkdir(exist_ok=True)
+            os.mkdir(target)  # noqa: PTH102 - see `_place`
         except OSError as error:
-            raise CgroupError(str(target), error.errno or 0, "create") from error
+            if not os.path.isdir(target):  # noqa: PTH112
+                raise CgroupError(target, error.errno or 0, "create") from error
 
     def _enable_all(self, path: CgroupPath) -> bool:
-        """Enable what is not; tells whether the cgroup is there."""
+        """Enable what is not, in one write; tells whether the cgroup is there."""
         enabled = self.read(path, _SUBTREE_CONTROL)
         if not isinstance(enabled, str):
             return False
-        missing = " ".join(f"+{name}" for name in CONTROLLERS if name not in enabled.split())
-        return not missing or self.write(path, _SUBTREE_CONTROL, missing) is not GONE
+        missing = [name for name in CONTROLLERS if name not in enabled.split()]
+        if HUGE_PAGES not in enabled.split():
+            offered = str(self.read(path, _CONTROLLERS)).split()
+            missing += [HUGE_PAGES] if HUGE_PAGES in offered else []
+        signed = " ".join(f"+{name}" for name in missing)
+        return not signed or self.write(path, _SUBTREE_CONTROL, signed) is not GONE
 
 
-def _gone(error: OSError, target: Path, action: str) -> Gone:
+def _content(file: str) -> bytes:
+    """Read a whole file: an open file of Python's costs several times as much, for each of thousands."""
+    descriptor = os.open(file, os.O_RDONLY | os.O_CLOEXEC)
+    try:
+        content = os.read(descriptor, _ONE_READ)
+        while more := os.read(descriptor, _ONE_READ):
+            content += more
+        return content
+    finally:
+        os.close(descriptor)
+
+
+def _gone(error: OSError, target: str, action: str) -> Gone:
     """Return `GONE` where the error says so; otherwise raise it as a `CgroupError`."""
     if error.errno in _VANISHED:
         return GONE
-    raise CgroupError(str(target), error.errno or 0, action) from error
+    raise CgroupError(target, error.errno or 0, action) from error
 
 
 def check_mounted(root: Path, mountinfo: str) -> None:

@@ -9,6 +9,7 @@ import contextlib
 import errno
 import hashlib
 import os
+import shutil
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -75,7 +76,7 @@ class Loaded:
 
 @dataclass(slots=True)
 class _Findings:
-    whole: list[Decoded] = field(default_factory=list)
+    whole: dict[Path, Decoded] = field(default_factory=dict)
     newer: list[Path] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
@@ -103,16 +104,19 @@ class CheckpointStore:
         self._generation: int | None = None
         self._saved_body = ""
         self._newer: list[Path] = []
+        self._loaded: Path | None = None
 
     def load(self) -> Loaded:
         """Return the newest whole copy and set damaged ones aside; raises nothing."""
         found = _Findings()
         for path in self._paths:
             self._examine(path, found)
-        newest = max(found.whole, key=lambda copy: copy.generation, default=None)
+        whole = list(found.whole.values())
+        newest = max(whole, key=lambda copy: copy.generation, default=None)
+        self._loaded = next((path for path, copy in found.whole.items() if copy is newest), None)
         self._newer = found.newer
         self._generation = newest.generation if newest else 0
-        same = len(found.whole) == len(COPIES) and found.whole[0] == found.whole[1]
+        same = len(whole) == len(COPIES) and whole[0] == whole[1]
         self._saved_body = newest.body if newest and same else ""
         if found.newer:
             return Loaded(newer_version=True, notes=tuple(found.notes))
@@ -155,9 +159,18 @@ class CheckpointStore:
         self._saved_body = body
         return True
 
+    def keep_loaded(self) -> None:
+        """Keep what was loaded beside the copies, for a person who wants to know; raises nothing.
+
+        It is for a whole file that cannot be true here, and that the next save replaces.
+        """
+        if self._loaded is not None:
+            with contextlib.suppress(OSError):  # to start is more than to explain
+                shutil.copyfile(self._loaded, self._name_aside(self._loaded, "unfit"))
+
     def _examine(self, path: Path, found: _Findings) -> None:
         try:
-            found.whole.append(decode(path.read_bytes()))
+            found.whole[path] = decode(path.read_bytes())
         except FileNotFoundError:
             return
         except NewerVersion as error:
@@ -177,17 +190,21 @@ class CheckpointStore:
         return f"{path} is damaged ({problem}): set aside as {aside.name}"
 
     def _set_aside(self, path: Path, why: str) -> Path:
-        """Rename a copy to a name that tells why and when, and bound how many there are."""
-        earlier = sorted(path.parent.glob(f"{path.name}.{why}-*"), key=_stamp)
-        # later than the latest even where the clock was set back: it is the oldest that go
-        stamp = max([int(self._clock.now_s()), *(_stamp(one) + 1 for one in earlier[-1:])])
-        aside = path.with_name(f"{path.name}.{why}-{stamp}")
+        """Rename a copy to a name that tells why and when."""
+        aside = self._name_aside(path, why)
         with self._reported(path):
             self._disk.rename(path, aside)
-        with contextlib.suppress(OSError):  # too many is better than none
-            for oldest in [*earlier, aside][:-KEPT_ASIDE]:
-                oldest.unlink()
         return aside
+
+    def _name_aside(self, path: Path, why: str) -> Path:
+        """Return a new name that tells why and when, and bound how many there are of this kind."""
+        earlier = sorted(path.parent.glob(f"{path.name}.{why}-*"), key=_stamp)
+        with contextlib.suppress(OSError):  # too many is better than none
+            for oldest in earlier[: 1 - KEPT_ASIDE]:
+                oldest.unlink()
+        # later than the latest even where the clock was set back: it is the oldest that go
+        stamp = max([int(self._clock.now_s()), *(_stamp(one) + 1 for one in earlier[-1:])])
+        return path.with_name(f"{path.name}.{why}-{stamp}")
 
     @contextlib.contextmanager
     def _reported(self, path: Path) -> Iterator[None]:

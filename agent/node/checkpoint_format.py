@@ -215,7 +215,7 @@ def _pod(pod: Pod) -> str:
     # Of a container's life only what it leads to is remembered: it changes all the time.
     lean = replace(pod, annotations=kept, labels={}, container_ids={}, ended_init=frozenset())
     lean = replace(lean, api_uid=None, controller="", priority=None)
-    lean = replace(lean, runtime_class="", own_kernel="")
+    lean = replace(lean, runtime_class="", own_kernel="", is_terminating=False)
     return _PODS.dump_json(lean, exclude_defaults=True).decode()
 
 

@@ -10,6 +10,7 @@ from contextlib import ExitStack, closing
 from typing import Protocol
 
 from agent.errors import EnvironmentProblem
+from agent.lean_import import without_init
 from agent.ports import HardwareChanged, Post
 
 _KERNEL_GROUP = 1  # group 2 repeats what udev made of the same events
@@ -57,7 +58,8 @@ def open_uevents() -> Messages:
 
     Raises `OSError` where the kernel does not allow it.
     """
-    from pyroute2.netlink.uevent import UeventSocket  # noqa: PLC0415 0.1 s and 10 MiB, if wanted
+    with without_init("pyroute2"):
+        from pyroute2.netlink.uevent import UeventSocket  # noqa: PLC0415 - only if it is wanted
 
     uevents = UeventSocket()
     try:

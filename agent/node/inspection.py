@@ -1,7 +1,6 @@
 """Looks at a node and changes nothing: collects what `agent.core.checkup` judges."""
 
 import errno
-import json
 import os
 import re
 import socket
@@ -25,15 +24,14 @@ from agent.core.node_facts import (
     UnitSetting,
 )
 from agent.core.topology import NodeTopology
-from agent.errors import EnvironmentProblem, StateFileError, TopologyError
+from agent.errors import EnvironmentProblem, TopologyError
 from agent.node import kubelet_state
-from agent.node.cgroupfs import CgroupFs
+from agent.node.cgroupfs import CGROUPS, CgroupFs
 from agent.node.mounts import mount_around, parse_mountinfo
 from agent.node.numalib import cross_check
 from agent.node.state_folder import LOCK_FILE
 from agent.node.sysfs import survey
 
-CGROUPS = "sys/fs/cgroup"
 HOST_SERVICES = ("system.slice", "user.slice", "machine.slice", "init.scope")
 UNIT_FOLDERS = (
     "etc/systemd/system",
@@ -49,7 +47,6 @@ UNIT_FOLDERS = (
 _MOUNTINFO = "proc/self/mountinfo"
 _CPU = "sys/devices/system/cpu"
 _INOTIFY = ("max_user_instances", "max_user_watches", "max_queued_events")
-_KUBELET_FOLDER = "/var/lib/kubelet"
 _UNIT_SUFFIXES = (".slice", ".scope", ".service", ".conf")
 _SETTING = re.compile(r"^[ \t]*(AllowedCPUs|AllowedMemoryNodes)[ \t]*=[ \t]*(\S.*)$", re.MULTILINE)
 _BANNED = re.compile(r"""^[ \t]*IRQBALANCE_BANNED_CPULIST=["']?(\d[\d,-]*)""", re.MULTILINE)
@@ -185,28 +182,9 @@ class _Inspector:
         return next((cpus for place in places if (cpus := self._cpus(place))), CPUSet())
 
     def _kubelet(self) -> KubeletFacts:
-        arguments = [word for p in self.processes if p.name == "kubelet" for word in p.arguments]
-        given = re.search(r"--root-dir[= ](/\S*)", " ".join(arguments))
-        folder = given[1] if given else _KUBELET_FOLDER
-        try:
-            cpu, memory = kubelet_state.read(self.root / folder.strip("/"))
-        except StateFileError as error:
-            self.unread.append(str(error))
-            cpu = memory = None
-        return KubeletFacts(
-            folder=folder,
-            cpu_policy=self._policy(f"{folder}/{kubelet_state.CPU_FILE}", cpu),
-            memory_policy=self._policy(f"{folder}/{kubelet_state.MEMORY_FILE}", memory),
-        )
-
-    def _policy(self, file: str, text: str | None) -> str | None:
-        if text is None:
-            return None
-        try:
-            return str(json.loads(text)["policyName"])
-        except (ValueError, KeyError, TypeError):
-            self.unread.append(f"{file} (names no policy)")
-            return None
+        facts = kubelet_state.policies(self.root, self.processes)
+        self.unread.extend(facts.unread)
+        return facts
 
     def _unit_settings(self) -> Iterator[UnitSetting]:
         for folder in UNIT_FOLDERS:

@@ -1,6 +1,8 @@
 """What /proc says about this boot, this process and all others (psutil)."""
 
-from collections.abc import Iterator
+import os
+import re
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -10,6 +12,8 @@ from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem
 
 _PF_FORKNOEXEC = 0x40
+_COMM = 15
+_FLOCK = re.compile(r"^\d+: FLOCK +ADVISORY +WRITE +(\d+) ", re.MULTILINE)
 
 
 def use_proc_root(root: Path) -> None:
@@ -47,6 +51,39 @@ def processes() -> tuple[RunningProcess, ...]:
     return tuple(found for pid in pids if (found := _running(pid)) is not None)
 
 
+def own_pid() -> int | None:
+    """Return the number of this process in the proc file system that is read, None if it has none."""
+    try:
+        return int(Path(psutil.PROCFS_PATH, "self").readlink().name)
+    except (OSError, ValueError):
+        return None
+
+
+def processes_named(names: Collection[str]) -> tuple[RunningProcess, ...]:
+    """Return those of `processes` that have one of these names, at a tenth of the cost.
+
+    Of all others only the name is read, as long as the kernel has it: 15 bytes (proc_pid_comm(5)).
+    """
+    short = {name[:_COMM].encode() for name in names}
+    with _explained(""):
+        pids = psutil.pids()
+        proc = os.open(psutil.PROCFS_PATH, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        named = [pid for pid in pids if _comm(proc, pid) in short]
+    finally:
+        os.close(proc)
+    return tuple(found for pid in named if (found := _running(pid)) and found.name in names)
+
+
+def lock_holders() -> frozenset[int] | None:
+    """Return who holds a ``flock`` for writing (proc_locks(5)), None where that is not told."""
+    try:
+        text = Path(psutil.PROCFS_PATH, "locks").read_text(encoding="ascii")
+    except (OSError, ValueError):
+        return None
+    return frozenset(int(pid) for pid in _FLOCK.findall(text))
+
+
 def has_program(pid: int) -> bool:
     """Tell whether a process has executed a program, and not only been made by a container runtime.
 
@@ -55,10 +92,11 @@ def has_program(pid: int) -> bool:
     says so in its name.  One that has gone has none.
     """
     try:
-        name, _, rest = Path(psutil.PROCFS_PATH, str(pid), "stat").read_text().rpartition(")")
+        # Bytes: a process may give itself any name.
+        name, _, rest = Path(psutil.PROCFS_PATH, str(pid), "stat").read_bytes().rpartition(b")")
     except OSError:
         return False
-    return not int(rest.split()[9 - 3]) & _PF_FORKNOEXEC and "(runc" not in name
+    return not int(rest.split()[9 - 3]) & _PF_FORKNOEXEC and b"(runc" not in name
 
 
 def _running(pid: int) -> RunningProcess | None:
@@ -67,6 +105,19 @@ def _running(pid: int) -> RunningProcess | None:
         return RunningProcess(pid=pid, name=process.name(), arguments=tuple(process.cmdline()))
     except (psutil.Error, OSError):  # gone, a zombie, or on its way
         return None
+
+
+def _comm(proc: int, pid: int) -> bytes:
+    try:
+        file = os.open(f"{pid}/comm", os.O_RDONLY, dir_fd=proc)
+    except OSError:
+        return b""
+    try:
+        return os.read(file, 64).rstrip(b"\n")
+    except OSError:
+        return b""
+    finally:
+        os.close(file)
 
 
 def _own_process() -> psutil.Process:

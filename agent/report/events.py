@@ -1,5 +1,7 @@
 """Events on pods: a Warning for what could not be placed, and once a Normal one for what was.
 
+A pod is placed when its cgroups say so (`Snapshot.unenforced`), not when it is decided.
+
 On the Node there is a Warning for each other CPU manager.
 
 They are core/v1 Events in the form of the kubelet's own (``source`` and ``count``, no
@@ -14,7 +16,7 @@ unless told otherwise).
 
 import hashlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from http import HTTPStatus
@@ -27,12 +29,14 @@ from agent.core.isolation import Isolation
 from agent.core.pods import Pod, PodUID
 from agent.ports import ApiAnswer, ApiServer, Rejection, Snapshot
 from agent.report.outbox import Message
-from agent.report.placement import has_own
+from agent.report.placement import PLACEMENT, has_own
 
 KIND = "event"
 PLACED = "Placed"
 OTHER_CPU_MANAGER = "OtherCPUManager"
 COMPONENT = "numalet"
+KEPT_S = 3600.0
+"""For so long the server keeps events, unless told otherwise (``--event-ttl``)."""
 _MOST_MESSAGE = 1024
 _MOST_NAME = 253
 _DIGEST = 16
@@ -49,28 +53,19 @@ class PodEvent:
     at_s: float
 
 
-def news(before: Snapshot, now: Snapshot) -> list[PodEvent]:
-    """Return the events that ``now`` calls for and ``before`` did not.
+def _calls(snapshot: Snapshot) -> Iterator[tuple[Pod, str]]:
+    """Yield for which events a snapshot calls, whether they are new or not: pod and reason.
 
     The reason counts, not the message: that of a rejected pod tells of the CPUs that are free, and
     changes whenever another pod comes or goes.
     """
-    return [*_warnings(before, now), *_placed(before, now)]
-
-
-def _warnings(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
-    known, pods = _refusals(before), {pod.uid: pod for pod in now.pods}
-    for uid, refusal in _refusals(now).items():
-        former = known.get(uid)
-        is_new = former is None or former.reason != refusal.reason
-        if uid in pods and is_new and refusal.reason != NOT_SELECTED:
-            yield PodEvent(
-                pod=pods[uid],
-                type="Warning",
-                reason=refusal.reason,
-                message=refusal.message,
-                at_s=now.taken_at_s,
-            )
+    refusals = _refusals(snapshot)
+    for pod in snapshot.pods:
+        refusal = refusals.get(pod.uid)
+        if refusal is not None and refusal.reason != NOT_SELECTED:
+            yield pod, refusal.reason
+        if has_own(snapshot, pod.uid) and pod.uid not in snapshot.unenforced:
+            yield pod, PLACED
 
 
 def _refusals(snapshot: Snapshot) -> Mapping[PodUID, Rejection]:
@@ -82,16 +77,17 @@ def _refusals(snapshot: Snapshot) -> Mapping[PodUID, Rejection]:
     return kept | dict(snapshot.rejections)
 
 
-def _placed(before: Snapshot, now: Snapshot) -> Iterator[PodEvent]:
-    for pod in now.pods:
-        if has_own(now, pod.uid) and not has_own(before, pod.uid):
-            yield PodEvent(
-                pod=pod,
-                type="Normal",
-                reason=PLACED,
-                message=_placement(now.verdict_on(pod)),
-                at_s=now.taken_at_s,
-            )
+def _event_on(snapshot: Snapshot, pod: Pod, reason: str) -> PodEvent:
+    is_placed = reason == PLACED
+    return PodEvent(
+        pod=pod,
+        type="Normal" if is_placed else "Warning",
+        reason=reason,
+        message=_placement(snapshot.verdict_on(pod))
+        if is_placed
+        else _refusals(snapshot)[pod.uid].message,
+        at_s=snapshot.taken_at_s,
+    )
 
 
 def _placement(verdict: PodVerdict) -> str:
@@ -106,28 +102,56 @@ def _container(verdict: ContainerVerdict) -> str:
 
 
 class PodEvents:
-    """A teller of events; ``before`` is what the agent before this one has told.
+    """A teller of events: a reason once for each pod, until it has not been true for an hour.
 
-    What was rejected then is told again: it may not have been told, and if it was, the server knows
-    (see the module), or has forgotten, and then nobody can read any more why the pod runs as it does.
+    ``before`` is what the agent before this one knew.  Of that, what was rejected is told again: it
+    may not have been told, and if it was, the server knows (see the module), or has forgotten, and
+    then nobody can read any more why the pod runs as it does.
+
+    That a pod was placed is told by who placed it.  Where pods are ``annotated``, too, one without
+    the annotation was told nothing, since the server was away, and hears of it from the next agent.
+    Where they are not, nobody knows: an event that was not said before the end of an agent is lost,
+    because the other way is to send one for each pod at each start, and after an hour the server
+    would take them all for new.
     """
 
-    def __init__(self, node_name: str, before: Snapshot) -> None:
+    def __init__(self, node_name: str, before: Snapshot, *, annotated: bool = True) -> None:
         self._node_name = node_name
-        self._before = replace(before, rejections={}, complaints={})
+        self._before: Snapshot | None = before
+        self._annotated = annotated
+        self._told: dict[tuple[PodUID, str], float] = {}
+        """By pod and reason, until when it was true; of the monotonic clock."""
 
     def look(self, snapshot: Snapshot, now_s: float) -> list[Message]:
         """Return a message for each event that is new."""
-        del now_s
-        events = news(self._before, snapshot)
-        self._before = snapshot
-        return [self._message(event) for event in events]
+        if self._before is not None:
+            self._told = dict.fromkeys(self._said_by(self._before, snapshot), now_s)
+            self._before = None
+        calls = {(pod.uid, reason): pod for pod, reason in _calls(snapshot)}
+        uids = {pod.uid for pod in snapshot.pods}
+        told = {
+            key: true_s
+            for key, true_s in self._told.items()
+            if key[0] in uids and now_s - true_s < KEPT_S
+        }
+        self._told = told | dict.fromkeys(calls, now_s)
+        return [
+            self._message(_event_on(snapshot, pod, reason))
+            for (uid, reason), pod in calls.items()
+            if (uid, reason) not in told
+        ]
+
+    def _said_by(self, before: Snapshot, now: Snapshot) -> Iterator[tuple[PodUID, str]]:
+        for pod in now.pods:
+            if has_own(before, pod.uid) and (PLACEMENT in pod.annotations or not self._annotated):
+                yield pod.uid, PLACED
 
     def _message(self, event: PodEvent) -> Message:
         return Message(
             key=(KIND, event.pod.uid, event.reason),
             say=partial(_say, body=event_object(event, self._node_name)),
             fine=frozenset({HTTPStatus.CONFLICT}),  # told already
+            namespace=event.pod.namespace,
         )
 
 
@@ -163,8 +187,12 @@ def other_manager(name: str, message: str, at_s: float, node_name: str) -> Messa
     metadata = {"name": _name(node_name, said), "namespace": "default"}
     involved = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
     body = _event(metadata, involved, ("Warning", OTHER_CPU_MANAGER, message), at_s, node_name)
-    fine = frozenset({HTTPStatus.CONFLICT})
-    return Message(key=(KIND, node_name, name), say=partial(_say, body=body), fine=fine)
+    return Message(
+        key=(KIND, node_name, name),
+        say=partial(_say, body=body),
+        fine=frozenset({HTTPStatus.CONFLICT}),
+        namespace=metadata["namespace"],
+    )
 
 
 def _event(

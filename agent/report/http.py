@@ -25,13 +25,18 @@ class HttpServer:
     """Serves until `close`; raises `EnvironmentProblem` where the address cannot be had."""
 
     def __init__(
-        self, address: str, metrics: Callable[[], bytes], current: Callable[[], Snapshot | None]
+        self,
+        address: str,
+        metrics: Callable[[], bytes],
+        current: Callable[[], Snapshot | None],
+        stalled: Callable[[], str] = lambda: "",
     ) -> None:
+        """Listen; ``stalled`` says why the agent should be started again, empty where it need not."""
         host, _, port = address.rpartition(":")
         host = host.strip("[]")
         routes: dict[str, Callable[[], Answer]] = {
             "/metrics": lambda: (HTTPStatus.OK, CONTENT_TYPE_LATEST, metrics()),
-            "/healthz": lambda: (HTTPStatus.OK, _TEXT, b"ok\n"),
+            "/healthz": lambda: _unless(stalled()),
             "/readyz": lambda: _readiness(current()),
         }
         try:
@@ -107,8 +112,11 @@ def _handler(routes: dict[str, Callable[[], Answer]]) -> type[BaseHTTPRequestHan
 
 def _readiness(snapshot: Snapshot | None) -> Answer:
     if snapshot is None:
-        return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, b"another numalet is still at work here\n"
-    if snapshot.ready:
-        return HTTPStatus.OK, _TEXT, b"ok\n"
-    reason = "; ".join(snapshot.problems) or snapshot.source.detail
-    return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{reason}\n".encode()
+        return _unless("another numalet is still at work here")
+    return _unless("" if snapshot.ready else "; ".join(snapshot.problems) or snapshot.source.detail)
+
+
+def _unless(complaint: str) -> Answer:
+    if complaint:
+        return HTTPStatus.SERVICE_UNAVAILABLE, _TEXT, f"{complaint}\n".encode()
+    return HTTPStatus.OK, _TEXT, b"ok\n"

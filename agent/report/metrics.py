@@ -37,6 +37,8 @@ class OwnUse(NamedTuple):
     rss_bytes: Callable[[], int]
     cpu_s: Callable[[], float]
     outbound: Callable[[], OutboundNumbers] | None = None
+    source_silent_s: Callable[[], float] | None = None
+    pass_age_s: Callable[[], float] | None = None
 
 
 class SnapshotCollector(Collector):
@@ -60,6 +62,12 @@ class SnapshotCollector(Collector):
         yield from _memory_pressure(snapshot)
         yield from _confinement(snapshot.confinement)
         yield from _health(snapshot)
+        if self._own.source_silent_s is not None:
+            text = "For how long the source has said nothing."
+            yield _gauge("source_silence_seconds", text, self._own.source_silent_s())
+        if self._own.pass_age_s is not None:
+            text = "How long ago the last pass over the cgroups ended."
+            yield _gauge("last_pass_age_seconds", text, self._own.pass_age_s())
         yield from _counters(snapshot)
         if self._own.outbound is not None:
             yield from _outbound(self._own.outbound())
@@ -184,7 +192,9 @@ def _confinement(report: ConfinementReport) -> Iterator[Metric]:
 
 def _health(snapshot: Snapshot) -> Iterator[Metric]:
     yield _gauge("waiting", "Pods whose devices are not known yet.", len(snapshot.waiting))
-    yield _gauge("ready", "1 once pods are known and placed.", snapshot.ready)
+    yield _gauge("ready", "1 once pods are known, and all was enforced.", snapshot.ready)
+    missing = "Pods whose cgroups are not there yet, or do not say what was decided."
+    yield _gauge("unenforced_pods", missing, len(snapshot.unenforced))
     yield _gauge("observe_only", "1 where nothing is written.", snapshot.observe)
     yield _gauge("source_healthy", "1 while the source answers.", snapshot.source.healthy)
     yield _gauge("rejected_inputs", "Inputs that are wrong now.", len(snapshot.rejected_inputs))

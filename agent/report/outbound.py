@@ -2,13 +2,14 @@
 
     publish   any thread: there is a newer snapshot; the former need not be looked at any more
     └ look    the tellers say what they want said of it, one message a key, the newer one counts
-      └ send  one message: said, refused, or kept for later
+      └ send  one message: said, refused, or kept for later; kinds take turns
 
-Nothing is told before it is decided, on disk and enforced (`Snapshot.ready`), and nothing by an
-agent that only observes.  At the end of the agent nothing waits for a server: the next one finds by
-itself what is still to be said.
+Nothing is told before it is decided and on disk (`Snapshot.tentative`), and nothing by an agent that
+only observes.  At the end of the agent nothing waits for a server: the next one finds by itself what
+is still to be said, but for events that nobody can know to be missing (`agent.report.events`).
 """
 
+import queue
 import random
 import threading
 from collections import Counter
@@ -22,10 +23,10 @@ import structlog
 from agent.errors import KubernetesError
 from agent.ports import ApiAnswer, ApiServer, Clock, Snapshot
 from agent.report.outbox import Message, NotNow, Outbox, Pending, Teller, causes_of
+from agent.report.patience import Patience
 
 log = structlog.get_logger(component="outbound")
 
-SERVER = "server"
 SAID, REFUSED, POSTPONED, UNANSWERED, DROPPED = (
     "said",
     "refused",
@@ -39,7 +40,6 @@ _AWAY = (
     HTTPStatus.SERVICE_UNAVAILABLE,
     HTTPStatus.GATEWAY_TIMEOUT,
 )
-_MOST_DOUBLINGS = 20
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -47,16 +47,16 @@ class OutboundSettings:
     """Every limit of an `Outbound`; seconds where the name ends in ``_s``."""
 
     most_pending: int = 2000
-    """Beyond that the oldest message is dropped: 250 pods have not half as many."""
+    """Beyond that one of the kind with most is dropped: 250 pods have not half as many."""
     look_interval_s: float = 1.0
     """Snapshots come faster than that while pods churn."""
     rate_per_s: float = 5.0
     burst: int = 25
     backoff_first_s: float = 1.0
     backoff_most_s: float = 60.0
-    """Between tries of a server that does not answer, and of a message that it cannot take yet."""
+    """Between tries of a kind that is not answered, and of a message that cannot be taken yet."""
     forbidden_s: float = 300.0
-    """Until rights that are missing are looked for again: one request of that kind, no more."""
+    """Until a right that is missing is looked for again: one request of that kind and namespace."""
     most_tries: int = 5
     """Of a message that the server takes for its own fault (500) or forbids (403)."""
     close_s: float = 1.0
@@ -91,12 +91,16 @@ class Outbound:
         self._clock = clock
         self._settings = settings or OutboundSettings()
         self._uniform = uniform
+        self._patience = Patience(
+            first_s=self._settings.backoff_first_s,
+            most_s=self._settings.backoff_most_s,
+            uniform=uniform,
+        )
         self._outbox = Outbox(self._settings.most_pending)
+        self._handed_in: queue.SimpleQueue[Message] = queue.SimpleQueue()
         self._latest: Snapshot | None = None
         self._seen: Snapshot | None = None
-        self._next_look_s = self._free_s = self._away_until_s = -inf
-        self._failures = 0
-        self._paused: dict[str, float] = {}
+        self._next_look_s = self._free_s = -inf
         self._outcomes: Counter[tuple[str, str]] = Counter()
         self._troubles: dict[str, tuple[int | str, str]] = {}
         self._refusals_logged: set[tuple[str, int]] = set()
@@ -105,9 +109,10 @@ class Outbound:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="outbound", daemon=True)
 
-    def say_first(self, message: Message) -> None:
-        """Let this be said, whatever snapshots come; only before `start`."""
-        self._outbox.put(message)
+    def say(self, message: Message) -> None:
+        """Let this be said, whatever snapshots come; any thread."""
+        self._handed_in.put(message)
+        self._wake.set()
 
     def start(self) -> None:
         """Begin; may be called once."""
@@ -132,6 +137,8 @@ class Outbound:
     def step(self) -> float:
         """Look at the latest snapshot, say one message, and return the seconds until more is due."""
         now_s = self._clock.monotonic_s()
+        while not self._handed_in.empty():  # this thread alone takes
+            self._outbox.put(self._handed_in.get())
         wait_s = min(self._look(now_s), self._send(now_s))
         self._numbers = OutboundNumbers(
             pending=len(self._outbox),
@@ -160,7 +167,7 @@ class Outbound:
         if now_s < self._next_look_s:
             return self._next_look_s - now_s
         self._seen, self._next_look_s = snapshot, now_s + self._settings.look_interval_s
-        if snapshot.ready and not snapshot.observe:
+        if not snapshot.tentative and not snapshot.observe:
             for teller in self._tellers:
                 for message in teller.look(snapshot, now_s):
                     dropped = self._outbox.put(message)
@@ -173,11 +180,12 @@ class Outbound:
         settings = self._settings
         # A leaky bucket by its virtual scheduling: `_free_s` is when all credit is there again.
         earliest_s = self._free_s - (settings.burst - 1) / settings.rate_per_s
-        due_s = max(earliest_s, self._away_until_s, self._outbox.next_due_s(self._paused))
-        if due_s > now_s:
-            return due_s - now_s
+        not_before = self._patience.not_before_s
+        pending = None if earliest_s > now_s else self._outbox.take(now_s, not_before)
+        if pending is None:
+            return max(earliest_s, self._outbox.next_due_s(not_before)) - now_s
         self._free_s = max(self._free_s, now_s) + 1 / settings.rate_per_s
-        self._say(self._outbox.take(self._paused))
+        self._say(pending)
         return 0.0
 
     def _say(self, pending: Pending) -> None:
@@ -187,7 +195,7 @@ class Outbound:
             self._postpone(pending, reason.wait_s + self._uniform(0, reason.wait_s / 10))
             self._note(pending.kind, str(reason), str(reason))
         except KubernetesError as error:
-            self._server_is_away(pending, "silent", str(error), 0.0)
+            self._not_answered(pending, "silent", str(error), 0.0)
         else:
             if answer is None:
                 self._well(pending.kind)
@@ -198,19 +206,19 @@ class Outbound:
         code, why = answer.code, _reason(answer)
         overloaded = code == HTTPStatus.TOO_MANY_REQUESTS and isinstance(answer.body, str)
         if code in _AWAY or overloaded:
-            self._server_is_away(pending, code, why, answer.wait_s)
+            self._not_answered(pending, code, why, answer.wait_s)
             return
-        self._failures = 0
-        self._well(SERVER)
+        self._patience.answered(pending.kind)
         if HTTPStatus.OK <= code < HTTPStatus.MULTIPLE_CHOICES or code in pending.message.fine:
             self._outcomes[pending.kind, SAID] += 1
             self._well(pending.kind)
             return
-        if code == HTTPStatus.FORBIDDEN and not _is_ending(answer):
-            self._paused[pending.kind] = self._clock.monotonic_s() + self._settings.forbidden_s
+        if code == HTTPStatus.FORBIDDEN and not _is_of_this_one(answer):
+            now_s = self._clock.monotonic_s()
+            self._patience.forbidden(pending.message, now_s, self._settings.forbidden_s)
         if self._may_come_yet(pending, answer):
             self._note(pending.kind, code, why)
-            self._postpone(pending, answer.wait_s + self._backoff_s(pending.tries))
+            self._postpone(pending, answer.wait_s + self._patience.backoff_s(pending.tries))
         else:
             self._refuse(pending, code, why)
 
@@ -218,7 +226,7 @@ class Outbound:
         """Tell whether a refusal may turn into something better without a change of the message."""
         if answer.code == HTTPStatus.TOO_MANY_REQUESTS:
             return True  # a disruption budget
-        if pending.tries + 1 >= self._settings.most_tries or _is_ending(answer):
+        if pending.tries + 1 >= self._settings.most_tries or _is_of_this_one(answer):
             return False
         return answer.code in (HTTPStatus.FORBIDDEN, HTTPStatus.INTERNAL_SERVER_ERROR)
 
@@ -233,22 +241,15 @@ class Outbound:
         tell("outbound_refused", key="/".join(pending.message.key), code=code, what=why)
         self._refusals_logged.add((pending.kind, code))
 
-    def _server_is_away(self, pending: Pending, what: int | str, why: str, wait_s: float) -> None:
-        """Say nothing to anybody for a while; the next one to be tried is another message."""
+    def _not_answered(self, pending: Pending, what: int | str, why: str, wait_s: float) -> None:
+        """Say nothing of that kind for a while; the next one to be tried is another message."""
         if self._stop.is_set():
             return
         self._outcomes[pending.kind, UNANSWERED] += 1
-        self._note(SERVER, what, why)
+        self._note(pending.kind, what, why)
         now_s = self._clock.monotonic_s()
-        self._away_until_s = now_s + wait_s + self._backoff_s(self._failures)
-        self._failures += 1
+        self._patience.unanswered(pending.kind, now_s, wait_s)
         self._outbox.put_back(pending, max(pending.due_s, now_s))
-
-    def _backoff_s(self, failures: int) -> float:
-        """Return a wait with jitter: the agents of a whole cluster have lost the same server."""
-        doubled_s = self._settings.backoff_first_s * 2 ** min(failures, _MOST_DOUBLINGS)
-        ceiling_s = min(self._settings.backoff_most_s, doubled_s)
-        return self._uniform(ceiling_s / 2, ceiling_s)
 
     def _note(self, kind: str, what: int | str, why: str) -> None:
         """Log what is wrong, once until it is something else or over."""
@@ -271,6 +272,10 @@ def _reason(answer: ApiAnswer) -> str:
     return f"{answer.code}: {'; '.join([*words, *causes])[:500]}"
 
 
-def _is_ending(answer: ApiAnswer) -> bool:
-    """Tell whether the namespace is being deleted: forbidden, but for no lack of rights."""
-    return any(cause.get("reason") == "NamespaceTerminating" for cause in causes_of(answer))
+def _is_of_this_one(answer: ApiAnswer) -> bool:
+    """Tell whether it is this object that is forbidden, for no lack of rights.
+
+    Its namespace is being deleted, or has a quota that is used up (``resourcequota/controller.go``).
+    """
+    ends = any(cause.get("reason") == "NamespaceTerminating" for cause in causes_of(answer))
+    return ends or "exceeded quota" in _reason(answer)

@@ -6,6 +6,9 @@
 The downward API hands it to the containers, so that an application learns its CPUs.  Only pods with
 CPUs or memory of their own have it.  Of a container on the node's shared CPUs no ``cpus`` are told:
 they change with every pod that comes or goes, and each change would be a write to every pod.
+
+It comes once the cgroups say the same (`Snapshot.unenforced`).  One that was written stays while they
+are put right again, and goes where it says something else than what is to be enforced.
 """
 
 import json
@@ -67,12 +70,16 @@ class PlacementAnnotations:
 
     def look(self, snapshot: Snapshot, now_s: float) -> Iterator[Message]:
         """Yield a message for each pod whose annotation is not what it should be."""
-        wanted = self._wanted(snapshot)
+        wanted = dict(self._wanted(snapshot))
         wrong = {
             pod.uid: pod
             for pod in snapshot.pods
             if pod.annotations.get(PLACEMENT) != wanted.get(pod.uid)
         }
+        for uid in wrong.keys() & wanted.keys() & snapshot.unenforced:
+            del wanted[uid]
+            if PLACEMENT not in wrong[uid].annotations:
+                del wrong[uid]
         self._asked = {uid: asked for uid, asked in self._asked.items() if uid in wrong}
         for uid, pod in wrong.items():
             text, (asked, at_s) = wanted.get(uid), self._asked.get(uid, ("", -ASK_AGAIN_S))
@@ -99,6 +106,7 @@ def _message(pod: Pod, text: str | None) -> Message:
         key=(KIND, pod.uid),
         say=partial(_say, pod=pod, text=text),
         fine=frozenset({HTTPStatus.NOT_FOUND}),  # the pod has gone
+        namespace=pod.namespace,
     )
 
 

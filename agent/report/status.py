@@ -42,6 +42,8 @@ def status_document(
         "source": {"healthy": snapshot.source.healthy, "detail": snapshot.source.detail},
         "rejectedInputs": dict(snapshot.rejected_inputs) | _complaints(snapshot),
         "problems": list(snapshot.problems),
+        "warnings": list(snapshot.warnings),
+        "unenforced": [p.full_name for p in snapshot.pods if p.uid in snapshot.unenforced],
         "otherManagers": list(snapshot.other_managers),
         "drift": dict(snapshot.drift),
         "writes": dict(snapshot.writes),

@@ -1,7 +1,7 @@
 """The way to the API server: its address, our credentials, and the one `ApiClient`.
 
-The client library is imported inside functions: it costs 15 MiB and 0.1 s beyond what the agent
-needs anyway, and the modes without Kubernetes have no use for it.
+The client library is imported inside functions, since the modes without Kubernetes have no use for
+it, and without what its packages import on top: 2 MiB instead of 10.
 """
 
 import os
@@ -14,6 +14,7 @@ import structlog
 
 from agent import __version__
 from agent.errors import KubernetesError
+from agent.lean_import import without_init
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient, Configuration
@@ -41,10 +42,10 @@ def load_client(
     is used without a restart.  A peer that has gone is noticed after 30 seconds, by TCP keepalive.
     Nothing is retried inside the client.  Raises `KubernetesError` when the files are of no use.
     """
-    from kubernetes.client import ApiClient, Configuration  # noqa: PLC0415 - see the module
-    from kubernetes.utils.keepalive import (  # noqa: PLC0415 - see the module
-        tcp_keepalive_socket_options,
-    )
+    with without_init("kubernetes", "kubernetes.utils"):
+        from kubernetes.client.api_client import ApiClient  # noqa: PLC0415 - see the module
+        from kubernetes.client.configuration import Configuration  # noqa: PLC0415
+        from kubernetes.utils.keepalive import tcp_keepalive_socket_options  # noqa: PLC0415
 
     configuration = Configuration()
     # urllib3's own default would send a request again, up to three times, and sleep through a
@@ -54,7 +55,8 @@ def load_client(
         KEEPALIVE_IDLE_S, KEEPALIVE_INTERVAL_S, KEEPALIVE_COUNT
     )
     load = _kubeconfig(kubeconfig) if kubeconfig else _in_cluster(service_account, environ)
-    _Credentials(load, monotonic_s).read(configuration)
+    where = f"kubeconfig {kubeconfig}" if kubeconfig else f"{service_account / 'token'}"
+    _Credentials(load, where, monotonic_s).read(configuration)
     client = ApiClient(configuration)
     client.user_agent = f"numalet/{__version__}"
     return client
@@ -62,7 +64,8 @@ def load_client(
 
 def _kubeconfig(path: Path) -> Load:
     def load(configuration: "Configuration") -> None:
-        from kubernetes.config import load_kube_config  # noqa: PLC0415 - see the module
+        with without_init("kubernetes", "kubernetes.config"):
+            from kubernetes.config.kube_config import load_kube_config  # noqa: PLC0415
 
         try:
             load_kube_config(  # type: ignore[no-untyped-call]  # the library types only its models
@@ -78,9 +81,8 @@ def _kubeconfig(path: Path) -> Load:
 
 def _in_cluster(folder: Path, environ: Mapping[str, str]) -> Load:
     def load(configuration: "Configuration") -> None:
-        from kubernetes.config.incluster_config import (  # noqa: PLC0415 - see the module
-            InClusterConfigLoader,
-        )
+        with without_init("kubernetes", "kubernetes.config"):
+            from kubernetes.config.incluster_config import InClusterConfigLoader  # noqa: PLC0415
 
         try:
             InClusterConfigLoader(  # type: ignore[no-untyped-call]  # as above
@@ -104,18 +106,25 @@ class _Credentials:
     is set back, that of a service account.
     """
 
-    def __init__(self, load: Load, monotonic_s: Callable[[], float]) -> None:
+    def __init__(self, load: Load, where: str, monotonic_s: Callable[[], float]) -> None:
         self._load = load
+        self._where = where
         self._monotonic_s = monotonic_s
         self._read_s = monotonic_s()
 
     def read(self, configuration: "Configuration") -> None:
-        """Read the credentials, and be the hook from now on."""
-        self._read_s = self._monotonic_s()
+        """Read the credentials, and be the hook from now on; raises `KubernetesError`."""
+        self._read_s, former = self._monotonic_s(), dict(configuration.api_key)
         self._load(configuration)
         if token := configuration.api_key.get("BearerToken"):
             # A file ends with a newline, a header must not have one (client-go trims it too).
-            configuration.api_key["BearerToken"] = token.strip()
+            token = configuration.api_key["BearerToken"] = token.strip()
+            if not (token.isascii() and token.isprintable()):
+                configuration.api_key = former
+                raise KubernetesError(
+                    f"{self._where}: the token has characters that no token has: control characters,"
+                    " line ends or letters beyond ASCII; have it written again"
+                )
         configuration.refresh_api_key_hook = self  # type: ignore[assignment]  # typed as None
 
     def __call__(self, configuration: "Configuration") -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from agent.errors import KubernetesError
 from agent.ports import ApiAnswer, Clock
 from agent.sources.backoff import retry_after_s
+from agent.sources.failures import what_failed
 
 if TYPE_CHECKING:
     from kubernetes.client import ApiClient
@@ -57,9 +58,7 @@ class ApiRequests:
         try:
             code, text, retry_after = self._exchange(method, path, body, content_type)
         except Exception as error:  # urllib3's, ssl's or the library's own: no answer is no answer
-            raise KubernetesError(
-                f"no answer to {method} {path}: {type(error).__name__}: {error}"
-            ) from error
+            raise KubernetesError(f"no answer to {method} {path}: {what_failed(error)}") from error
         answer = _object(text)
         wait_s = retry_after_s(
             retry_after or _asked_seconds(answer),

@@ -22,11 +22,15 @@ class Backoff:
         self._uniform = uniform
         self._ceiling_s = first_s
 
-    def next_s(self) -> float:
-        """Return the next wait in seconds."""
-        ceiling_s = self._ceiling_s
-        self._ceiling_s = min(self._most_s, ceiling_s * 2)
-        return self._uniform(0, ceiling_s)
+    def next_s(self, asked_s: float = 0.0) -> float:
+        """Return the next wait in seconds, no less than the ``asked_s`` that the server asks for.
+
+        All agents of the cluster may have been told the same number: they come back spread over half
+        of it at least.
+        """
+        span_s = max(self._ceiling_s, asked_s / 2)
+        self._ceiling_s = min(self._most_s, self._ceiling_s * 2)
+        return asked_s + self._uniform(0, span_s)
 
     def reset(self) -> None:
         """Start from ``first_s`` again: the server answered well."""

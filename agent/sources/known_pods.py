@@ -6,6 +6,7 @@ from typing import Protocol
 from agent.core.pods import Pod
 from agent.errors import InputError
 from agent.ports import InputRejected, PodChanged, PodGone, PodsListed, Post
+from agent.sources.pod_model import uid_in
 
 Json = Mapping[str, object]
 
@@ -31,33 +32,48 @@ class KnownPods:
         self._parse = parse
         self._pods: dict[str, Pod] = {}
         self._rejected: dict[str, InputRejected] = {}
+        self._ended: set[str] = set()
+        """Who is gone though his object stays."""
 
     def all(self, items: Iterable[Json]) -> None:
         """Tell a complete list; what is not in it is gone."""
-        alive = {_uid(item): item for item in items if not _is_terminal(item)}
+        every = {_uid(item): item for item in items}
+        alive = {uid: item for uid, item in every.items() if not _is_terminal(item)}
+        self._ended = every.keys() - alive.keys()
         for uid in sorted(self._rejected.keys() - alive.keys()):
             self._accept(uid)
         # Where a pod's present state cannot be read, the last readable one stands.
         pods = {uid: self._read(uid, item) or self._pods.get(uid) for uid, item in alive.items()}
         self._pods = {uid: pod for uid, pod in pods.items() if pod is not None}
-        self._post(PodsListed(tuple(self._pods.values())))
+        unreadable = (uid_in(alive[uid]) for uid, pod in pods.items() if pod is None)
+        self._post(PodsListed(tuple(self._pods.values()), frozenset(filter(None, unreadable))))
 
     def changed(self, item: Json) -> None:
         """Tell a pod's new state; one that has ended is gone, though its object stays."""
-        if _is_terminal(item):
-            self.gone(item)
-            return
         uid = _uid(item)
+        if _is_terminal(item):
+            self._tell_gone(uid, item)
+            self._ended.add(uid)
+            return
         if (pod := self._read(uid, item)) is not None:
             self._pods[uid] = pod
             self._post(PodChanged(pod))
 
     def gone(self, item: Json) -> None:
-        """Tell that a pod is no more, unless it never was."""
+        """Tell that a pod is no more, also of one that could never be read.
+
+        It may have been placed before this process began.
+        """
         uid = _uid(item)
+        self._tell_gone(uid, item)
+        self._ended.discard(uid)
+
+    def _tell_gone(self, uid: str, item: Json) -> None:
         self._accept(uid)
-        if (pod := self._pods.pop(uid, None)) is not None:
-            self._post(PodGone(pod.uid))
+        pod = self._pods.pop(uid, None)
+        known_as = uid_in(item) if pod is None else pod.uid
+        if known_as is not None and uid not in self._ended:
+            self._post(PodGone(known_as))
 
     def _read(self, uid: str, item: Json) -> Pod | None:
         where = _where(item)

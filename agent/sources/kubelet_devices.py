@@ -3,9 +3,10 @@
 The kubelet gives devices to a pod when it admits it, a moment after the API server has told everybody of
 the pod, and before it makes the pod's cgroup.  So a pod that asks for devices is decided on
 
-* when PodResources shows a device for each resource that it asks for;
-* or when its cgroup is there, with what PodResources says then: such a resource need not come from a
-  device plugin;
+* when PodResources shows a device for each resource that it asks for, unless these may be those of a
+  predecessor: pods have names there and no UIDs, and one that was deleted by force may still be listed;
+* or when its cgroup is there, whose appearance wakes this thread, with what PodResources says then:
+  such a resource need not come from a device plugin;
 * or when neither has come about within a time limit, or nobody can be asked.
 
 Claims of dynamic resource allocation (``resourceClaims``) are not waited for: PodResources tells no NUMA
@@ -25,6 +26,7 @@ import structlog
 from agent.core.pods import DeviceNodes, Kind, Pod, PodUID
 from agent.errors import EnvironmentProblem
 from agent.ports import (
+    CgroupsChanged,
     Clock,
     DevicesFound,
     Event,
@@ -61,6 +63,14 @@ class _Wanted:
     given_up: bool = False
 
 
+@dataclass(frozen=True, slots=True)
+class _Former:
+    """A pod that has gone; the kubelet may not have heard of that before ``until_s``."""
+
+    pod: Pod
+    until_s: float
+
+
 @dataclass(kw_only=True, eq=False)
 class KubeletDevices:
     """Posts `DevicesFound` for every pod of which it hears and that asks for devices.
@@ -78,7 +88,10 @@ class KubeletDevices:
     def __post_init__(self) -> None:
         self._heard: queue.SimpleQueue[Event] = queue.SimpleQueue()
         self._wanted: dict[PodUID, _Wanted] = {}
-        self._told: set[PodUID] = set()
+        self._told: dict[PodUID, Pod] = {}
+        self._running: set[PodUID] = set()
+        """Of those that wait: whose cgroups were there at the last look."""
+        self._former: dict[PodUID, _Former] = {}
         self._pause_s = self.settings.first_pause_s
         self._ask_at_s = 0.0
         self._problem = ""
@@ -117,9 +130,9 @@ class KubeletDevices:
     def take(self, event: Event) -> None:
         """Follow which pods there are, and which of them ask for devices."""
         match event:
-            case PodsListed(pods):
-                listed = {pod.uid for pod in pods}
-                for uid in (self._wanted.keys() | self._told) - listed:
+            case PodsListed(pods, unreadable):
+                missing = (self._wanted.keys() | self._told.keys()) - {pod.uid for pod in pods}
+                for uid in () if unreadable is None else missing - unreadable:
                     self._forget(uid)
                 for pod in pods:
                     self._want(pod)
@@ -127,10 +140,30 @@ class KubeletDevices:
                 self._want(pod)
             case PodGone(uid):
                 self._forget(uid)
+            case CgroupsChanged() if self._has_news():
+                self._ask_at_s = self.clock.monotonic_s()
+
+    def _has_news(self) -> bool:
+        """Tell whether a pod that waits has its cgroup by now, and had not when last looked for."""
+        waiting = (w.pod for uid, w in self._wanted.items() if uid not in self._running)
+        return any(self.has_cgroup(pod) for pod in waiting)
 
     def _forget(self, uid: PodUID) -> None:
-        self._wanted.pop(uid, None)
-        self._told.discard(uid)
+        wanted, told = self._wanted.pop(uid, None), self._told.pop(uid, None)
+        pod = told if wanted is None else wanted.pod
+        if pod is not None:
+            until_s = self.clock.monotonic_s() + self.settings.limit_s
+            self._former[uid] = _Former(pod, until_s)
+        self._former = {u: f for u, f in self._former.items() if self._may_be_listed(f)}
+
+    def _may_be_listed(self, former: _Former) -> bool:
+        return self.clock.monotonic_s() < former.until_s or self.has_cgroup(former.pod)
+
+    def _has_namesake(self, pod: Pod) -> bool:
+        """Tell whether what the kubelet lists under a pod's name may be another one's."""
+        former = [f.pod for f in self._former.values() if self._may_be_listed(f)]
+        others = (*former, *self._told.values(), *(w.pod for w in self._wanted.values()))
+        return any(o.full_name == pod.full_name and o.uid != pod.uid for o in others)
 
     def _want(self, pod: Pod) -> None:
         if pod.uid in self._wanted:
@@ -144,6 +177,7 @@ class KubeletDevices:
         """Ask the kubelet once, and tell of every pod that waits no longer."""
         # Before the question: the kubelet gives devices first, and makes the cgroup then.
         running = {uid for uid, wanted in self._wanted.items() if self.has_cgroup(wanted.pod)}
+        self._running = running
         problem = None
         answer: Mapping[str, DeviceNodes] = {}
         try:
@@ -155,15 +189,15 @@ class KubeletDevices:
         self._note(problem)
         for uid, wanted in tuple(self._wanted.items()):
             nodes = answer.get(wanted.pod.full_name, {})
-            if problem is None and (uid in running or _is_complete(wanted.pod, nodes)):
+            is_said = _is_complete(wanted.pod, nodes) and not self._has_namesake(wanted.pod)
+            if problem is None and (uid in running or is_said):
                 self._tell(uid, nodes)
             elif not wanted.given_up:
                 self._give_up(uid, wanted, at_once=isinstance(problem, NoPodResources))
         self._schedule()
 
     def _tell(self, uid: PodUID, nodes: DeviceNodes) -> None:
-        del self._wanted[uid]
-        self._told.add(uid)
+        self._told[uid] = self._wanted.pop(uid).pod
         self.post(DevicesFound(uid, nodes))
 
     def _give_up(self, uid: PodUID, wanted: _Wanted, *, at_once: bool) -> None:

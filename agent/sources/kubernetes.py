@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING, Protocol, cast
 from agent.errors import InputError, KubernetesError
 from agent.ports import Clock, Post, SourceState
 from agent.sources.backoff import Backoff, Uniform, retry_after_s
+from agent.sources.failures import what_failed
 from agent.sources.known_pods import Json, KnownPods, Parse, metadata
 
 if TYPE_CHECKING:
@@ -116,6 +117,7 @@ class PodWatch:
         self._wait = self.wait or self._stop.wait
         self._open: _Body | None = None
         self._state: SourceState | None = None
+        self._heard_s = self.clock.monotonic_s()
         self._pods = KnownPods(self.post, self.parse)
         self._backoff = Backoff(
             first_s=self.settings.backoff_first_s,
@@ -142,6 +144,10 @@ class PodWatch:
         if self._thread.is_alive():
             self._thread.join(self.settings.close_s)
 
+    def silent_s(self) -> float:
+        """Return for how many seconds nothing has come from the API server, not even a refusal."""
+        return self.clock.monotonic_s() - self._heard_s
+
     def _run(self) -> None:
         while not self._stop.is_set():
             wait_s = 0.0
@@ -150,10 +156,9 @@ class PodWatch:
             except Exception as error:  # noqa: BLE001 - an agent without this thread is blind
                 if self._stop.is_set():
                     return
-                self._report(SourceState(healthy=False, detail=_detail(error)))
+                self._report(SourceState(healthy=False, detail=what_failed(error)))
                 wait_s = error.wait_s if isinstance(error, ApiRefusal) else 0.0
-            # Jitter on top: all agents of the cluster may have been told the same number.
-            self._wait(wait_s + self._backoff.next_s())
+            self._wait(self._backoff.next_s(wait_s))
 
     def _follow(self) -> None:
         """List and watch until the version is too old, which is no failure: time has passed."""
@@ -210,9 +215,13 @@ class PodWatch:
             # Not after the list already: one who may list but not watch is not well.
             detail = f"watching the pods of node {self.node_name}"
             self._report(SourceState(healthy=True, detail=detail))
-            for line in _lines(iter(lambda: body.read1(CHUNK_BYTES), b"")):
+            for line in _lines(iter(lambda: self._heard(body.read1(CHUNK_BYTES)), b"")):
                 version = self._take(_object(line, "a line of the watch"), version)
         return version
+
+    def _heard(self, chunk: bytes) -> bytes:
+        self._heard_s = self.clock.monotonic_s()
+        return chunk
 
     def _take(self, event: Json, version: str) -> str:
         """Tell one event, and return the version that it leads to."""
@@ -250,6 +259,7 @@ class PodWatch:
         )
         body = cast("_Body", response.response)
         self._open = body
+        self._heard_s = self.clock.monotonic_s()
         try:
             if self._stop.is_set():  # `close` may have looked just before
                 raise KubernetesError("stopped")
@@ -277,11 +287,6 @@ class PodWatch:
         if state != self._state:
             self._state = state
             self.post(state)
-
-
-def _detail(error: Exception) -> str:
-    known = isinstance(error, KubernetesError)
-    return str(error) if known else f"{type(error).__name__}: {error}"
 
 
 def _lines(chunks: Iterable[bytes]) -> Iterator[bytes]:

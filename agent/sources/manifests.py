@@ -348,7 +348,7 @@ class ManifestFolder:
         if former is None:
             self._report_problems(problems)
             self._incomplete = bool(problems)
-            self._post(PodsListed(pods))
+            self._post(PodsListed(pods, None if problems else frozenset()))
             return
         for event in _changes(former, self._pods):
             self._post(event)

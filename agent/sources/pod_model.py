@@ -5,8 +5,8 @@ newer than this program.
 
 Of a pod that runs the `Pod` has what the kubelet has allocated, which is not what ``spec`` says while
 a resize is not seen yet, Deferred or Infeasible (KEP-1287).  The status has the allocated requests;
-of allocated limits it only tells those of containers, as they are in force.  ``status.resources`` is
-never asked for requests: they are computed back from a weight, and 5 CPUs read 4995m.
+of allocated limits it only tells those in force.  ``status.resources`` is never asked for requests:
+they are computed back from a weight, and 5 CPUs read 4995m.
 """
 
 import json
@@ -76,17 +76,7 @@ class _Metadata(_Object):
     labels: dict[str, str] = {}
     generation: int = 0
     owner_references: list[_Owner] = []
-
-    @property
-    def static_uid(self) -> PodUID | None:
-        """The UID of a static pod, of which this is the mirror; None for every other pod.
-
-        That is the hash of its manifest: the mirror can be deleted and made again while the pod
-        runs on.  It never looks like the UID of a pod that came from the API.
-        """
-        manifest = self.annotations.get("kubernetes.io/config.hash", "")
-        is_mirror = "kubernetes.io/config.mirror" in self.annotations
-        return PodUID(manifest) if is_mirror and _HASH.fullmatch(manifest) else None
+    deletion_timestamp: object = None
 
     @property
     def controller(self) -> str:
@@ -129,6 +119,7 @@ class _Status(_Object):
     observed_generation: int | None = None
     conditions: list[_Condition] = []
     allocated_resources: dict[str, object] = {}
+    resources: _Resources = _Resources()
     init_container_statuses: list[_ContainerStatus] = []
     container_statuses: list[_ContainerStatus] = []
     ephemeral_container_statuses: list[_ContainerStatus] = []
@@ -188,13 +179,40 @@ def stable_uid(namespace: str, name: str) -> PodUID:
     return PodUID(str(uuid.uuid5(_UID_NAMESPACE, f"{namespace}/{name}")))
 
 
+def uid_in(raw: Mapping[str, object]) -> PodUID | None:
+    """Return the UID by which the kubelet knows a pod, though nothing else in its object be right.
+
+    None where it has none.
+    """
+    metadata = _members(raw.get("metadata"))
+    uid = metadata.get("uid")
+    static = _static_uid(_members(metadata.get("annotations")))
+    return static or (PodUID(uid) if isinstance(uid, str) and uid else None)
+
+
+def _members(value: object) -> Mapping[str, object]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _static_uid(annotations: Mapping[str, object]) -> PodUID | None:
+    """Return the UID of a static pod, whose mirror has these; None for every other pod.
+
+    That is the hash of its manifest: the mirror can be deleted and made again while the pod runs on.
+    It never looks like the UID of a pod that came from the API.
+    """
+    manifest = annotations.get("kubernetes.io/config.hash")
+    is_hash = isinstance(manifest, str) and _HASH.fullmatch(manifest) is not None
+    is_mirror = "kubernetes.io/config.mirror" in annotations
+    return PodUID(str(manifest)) if is_mirror and is_hash else None
+
+
 def _pod(model: _Pod) -> Pod:
     metadata, spec, statuses = model.metadata, model.spec, list(model.status.of_containers())
     allocated = {status.name: _allocated(model, at, status) for at, status in statuses}
     init_containers = _containers(spec.init_containers, "initContainers", Kind.INIT, allocated)
     ordinary = {c.name for c in init_containers if c.kind is Kind.INIT}
     uid = PodUID(metadata.uid) or stable_uid(metadata.namespace, metadata.name)
-    known_as = metadata.static_uid or uid
+    known_as = _static_uid(metadata.annotations) or uid
     return Pod(
         uid=known_as,
         api_uid=None if known_as == uid else uid,
@@ -217,6 +235,7 @@ def _pod(model: _Pod) -> Pod:
         qos=model.status.qos_class,
         controller=metadata.controller,
         priority=spec.priority,
+        is_terminating=metadata.deletion_timestamp is not None,
         runtime_class=spec.runtime_class_name,
     )
 
@@ -247,9 +266,11 @@ def _budget(model: _Pod) -> Resources | None:
     """Return the pod's budget: only ``spec`` tells whether it has one, the status has a sum anyway."""
     if model.spec.resources is None:
         return None
-    path = ("status", "allocatedResources")
-    allocated = _Allocated(_amounts(model.status.allocated_resources, path), limits={})
-    return allocated.instead_of(_resources(model.spec.resources, ("spec",)))
+    spec = _resources(model.spec.resources, ("spec",))
+    # No resize makes a pod Guaranteed, or no longer so: where all limits are equal to the requests,
+    # those that are allocated are, too.  Those in force may be numalet's own: it lifts a pod's quota.
+    follows = spec.limits == spec.requests
+    return _allocated(model, ("status",), model.status, ignore_limits=follows).instead_of(spec)
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,12 +303,15 @@ class _Allocated:
 _UNKNOWN = _Allocated({}, {})
 
 
-def _allocated(model: _Pod, at: FieldPath, status: _ContainerStatus) -> _Allocated:
-    """Return what is allocated to a container.
+def _allocated(
+    model: _Pod, at: FieldPath, status: _ContainerStatus | _Status, *, ignore_limits: bool = False
+) -> _Allocated:
+    """Return what is allocated to a container, or to the pod.
 
     The limits in force are the allocated ones, unless a resize is still being carried out.
     """
-    in_force = {} if model.status.has("PodResizeInProgress") else status.resources.limits
+    ignore_limits |= model.status.has("PodResizeInProgress")
+    in_force = {} if ignore_limits else status.resources.limits
     return _Allocated(
         requests=_amounts(status.allocated_resources, (*at, "allocatedResources")),
         limits=_amounts(in_force, (*at, "resources", "limits")),

@@ -5,7 +5,8 @@ answers UNKNOWN for every pod that the kubelet does not know yet.  It tells of s
 containers; ordinary init containers are not in it.  The NUMA node 0 is an empty message on the wire.
 
 Pods have names in this API, and no UIDs.  So what is told of a pod that was made again under its old name
-can be its predecessor's, for the instant in which the kubelet has not seen the deletion yet.
+can be its predecessor's, as long as the kubelet has not seen the deletion: `agent.sources.kubelet_devices`
+waits for the pod's own cgroup then.
 
 grpcio is an optional extra, and 17 MiB of memory: it is imported when first asked.
 """

@@ -15,7 +15,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import BinaryIO, Literal
 
-from hack.lab import image, madt, packages
+from hack.lab import image, madt
 from hack.lab.errors import EmulationError, LabError, TimeoutLabError
 from hack.lab.kernel import GUEST_FILES
 from hack.lab.topology import GuestTopology
@@ -35,11 +35,11 @@ _POLL_S = 0.05
 class Share:
     """A folder of the host that the guest sees at the same path.
 
-    ``overlay``: the guest may write, and what it wrote is forgotten.
+    ``overlay``: the guest may write, and what it wrote is forgotten.  ``disk``: as it was at the boot.
     """
 
     folder: Path
-    mode: Literal["ro", "rw", "overlay"]
+    mode: Literal["rw", "overlay", "disk"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,7 +66,6 @@ def run(job: Job) -> int:
     Raises `LabError` where the guest cannot be made, or ends without a status (`EmulationError`
     where that was QEMU's fault), and `TimeoutLabError` where ``timeout_s`` is over.
     """
-    packages.need(packages.EMULATOR)
     images = image.prepare(job.kernel)
     with contextlib.ExitStack() as stack:
         stack.enter_context(_exit_on_sigterm())
@@ -96,11 +95,10 @@ def _exit_on_sigterm() -> Iterator[None]:
 
 
 def _shares(job: Job) -> list[Share]:
-    """Return the project, its virtual environment where that lies elsewhere, and the results."""
-    venv = _venv()
+    """Return the project, its virtual environment, and the results."""
     shares = [Share(PROJECT, "overlay")]
-    if not venv.is_relative_to(PROJECT) and venv.is_dir():
-        shares.append(Share(venv, "ro"))
+    if _venv().is_dir():
+        shares.append(Share(_venv(), "disk"))
     if job.results is not None:
         shares.append(Share(job.results.resolve(), "rw"))
     return shares
@@ -114,7 +112,7 @@ def _write_control(control: Path, job: Job, shares: list[Share]) -> None:
     """Write what the guest reads while it boots."""
     control.mkdir()
     shutil.copy(GUEST_FILES / "run", control / "run")
-    lines = (f"share{i} {share.mode} {share.folder}\n" for i, share in enumerate(shares))
+    lines = (f"{_tag(i, share)} {share.mode} {share.folder}\n" for i, share in enumerate(shares))
     (control / "shares").write_text("".join(lines))
     setting = [f"cd {shlex.quote(str(PROJECT))}"]
     if _venv().is_dir():
@@ -148,7 +146,8 @@ def _qemu(job: Job, images: image.Images, work: Path, shares: list[Share]) -> li
     return [
         "qemu-system-x86_64", "-M", "q35", "-accel", "tcg,thread=multi",
         # Only a CPU of Intel's shows the threads of a core under emulation (cgroup2-facts section 8).
-        "-cpu", "max,vendor=GenuineIntel",
+        # What the C library does with AVX, it does faster without where that is emulated.
+        "-cpu", "max,vendor=GenuineIntel,-avx,-avx2",
         *job.topology.qemu_arguments(),
         "-nodefaults", "-display", "none", "-no-reboot",
         "-kernel", str(images.kernel), "-initrd", f"{work}/initrd",
@@ -157,7 +156,7 @@ def _qemu(job: Job, images: image.Images, work: Path, shares: list[Share]) -> li
         "-device", "virtio-blk-pci,drive=root,romfile=",
         "-chardev", f"{chardev},id=console", "-serial", "chardev:console",
         *_share("control", Share(work / "control", "rw")),
-        *(word for i, share in enumerate(shares) for word in _share(f"share{i}", share)),
+        *(word for i, share in enumerate(shares) for word in _share(_tag(i, share), share)),
     ]  # fmt: skip
 
 
@@ -169,7 +168,18 @@ def _kernel_arguments(job: Job) -> Iterator[str]:
     yield from job.topology.kernel_arguments()
 
 
+def _tag(number: int, share: Share) -> str:
+    """Return by which name the guest finds a share; the first disk is its root."""
+    return "/dev/vdb" if share.mode == "disk" else f"share{number}"
+
+
 def _share(tag: str, share: Share) -> Iterator[str]:
+    if share.mode == "disk":
+        file = (
+            f"file={_escaped(image.of_folder(share.folder))},if=none,id=disk,format=raw,readonly=on"
+        )
+        yield from ("-drive", file, "-device", "virtio-blk-pci,drive=disk,romfile=")
+        return
     read_only = "" if share.mode == "rw" else ",readonly=on"
     place = f"id={tag},path={_escaped(share.folder)}"
     yield from ("-fsdev", f"local,{place},security_model=none,multidevs=remap{read_only}")

@@ -35,6 +35,7 @@ _MASKED = (
 """Units that cost an emulated CPU time, and that no guest needs."""
 
 _SIZE = "2G"
+_BLOCK = 4096
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -56,7 +57,7 @@ def cache_folder() -> Path:
 def prepare(version: str) -> Images:
     """Return the images for a kernel version, built first where the cache does not have them.
 
-    Raises `LabError` where they cannot be built.
+    The emulator is installed, too, where it is not.  Raises `LabError` where something cannot be had.
     """
     folder = cache_folder()
     folder.mkdir(parents=True, exist_ok=True)
@@ -64,10 +65,35 @@ def prepare(version: str) -> Images:
     boot = folder / f"kernel-{version}-{_digest(recipe)}"
     suite = platform.freedesktop_os_release().get("VERSION_CODENAME", "bookworm")
     root = folder / f"root-{suite}-{_digest(_customisation() + ' '.join(PACKAGES))}.ext4"
-    with _locked(folder / "lock"):
+    with _locked(folder / "lock"):  # apt bears nobody beside it, either
+        packages.need(packages.EMULATOR)
         _make(boot, lambda: kernel.build(version, boot))
         _make(root, lambda: _build_root(suite, root))
     return Images(kernel=boot / "vmlinux", initrd=boot / "initrd", root=root)
+
+
+def of_folder(folder: Path) -> Path:
+    """Return a read-only image of a folder as it is now, built first where the cache does not have it.
+
+    A program with a thousand modules starts from a disk in half the time that it needs through a share.
+    Raises `LabError` where it cannot be built.
+    """
+    cache = cache_folder()
+    files = [(path, path.lstat()) for path in sorted(folder.rglob("*"))]
+    listing = "".join(f"{path} {s.st_mtime_ns} {s.st_size}\n" for path, s in files)
+    name = f"folder-{_digest(str(folder))}"
+    target = cache / f"{name}-{_digest(listing)}.ext4"
+    size_mib = sum(s.st_size + _BLOCK for _, s in files) * 5 // 4 // (1 << 20) + 16
+    with _locked(cache / "lock"):
+        if not target.exists():
+            packages.need(packages.BUILDERS)
+            for former in cache.glob(f"{name}-*"):
+                former.unlink()  # guests that have it open go on
+            new = target.with_suffix(".new")
+            options = ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d"]
+            packages.run(["mke2fs", *options, str(folder), str(new), f"{size_mib}M"])
+            new.rename(target)
+    return target
 
 
 def _digest(text: str) -> str:

@@ -2,6 +2,7 @@
 
 import re
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 from agent.core.admission import Admitted
 from agent.core.cpuset import CPUSet
@@ -11,8 +12,14 @@ from agent.core.isolation import Isolation, isolation
 from agent.core.pods import MEMORY, Kind, PodUID
 from agent.core.quantity import whole_bytes
 from agent.core.state import PodEntry
+from agent.node.checkpoint import COPIES, CheckpointStore
+from agent.ports import Remembered
+from tests.node.fragile_disks import Clock
+from tests.reconciler.rig import World
+from tests.scratch import scratch_folder
 
-from .loader import Json
+from .enumeration import equals_enumeration
+from .loader import Json, remembered_state
 from .story import Node
 
 
@@ -194,6 +201,24 @@ def _keeps_what_it_got(node: Node) -> bool:
     )
 
 
+def _keeps_bad_file(node: Node) -> bool:
+    """Start an agent on a file that says what the entry remembers, and look for a copy of it."""
+    with scratch_folder() as name:
+        state = Path(name) / "state"
+        state.mkdir()
+        found = remembered_state(node.rules, node.pods, node.variant.remembered)
+        CheckpointStore(state, Clock()).save(Remembered(state=found))
+        bad = (state / COPIES[0]).read_bytes()
+        snapshot = World(node.rules, Path(name)).listed()
+        kept = [path.read_bytes() for path in state.glob(f"{COPIES[0]}.*")]
+        return kept == [bad] and snapshot.state == node.state
+
+
+def _as_enumerated(node: Node) -> bool:
+    (first,) = node.pods.values()
+    return equals_enumeration(node.rules.policy, first)
+
+
 def _in_whole_cores(node: Node, found: CPUSet) -> bool:
     cores = node.rules.topology.core_bits.values()
     return found.bits == sum(bits for bits in cores if bits & found.bits)
@@ -217,6 +242,8 @@ _PROPERTIES: tuple[tuple[str, Callable[..., bool]], ...] = (
     ("deterministic", lambda node: node.again().state == node.state),
     ("independent_of_list_order", lambda node: node.again(backwards=True).state == node.state),
     ("restart_is_idempotent", _restarts_as_it_is),
+    ("bad_file_kept_aside", _keeps_bad_file),
+    ("equals_bruteforce_on_small_cases", _as_enumerated),
     ("same_cpus_after_container_restart", _keeps_what_it_got),
     # The order in which two cgroups are written is the business of `agent.core.plan`.
     (

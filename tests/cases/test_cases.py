@@ -1,104 +1,63 @@
-"""Cases from the field that concern decisions: each is run and checked by what its entry says.
+"""Cases from the field: each is run, and checked by what its entry says.
 
-There is one test an id.  What an entry expects of cgroups, files, watches or metrics has its answer
-in another room, which is named here; an entry or a property that nobody names is run, and fails where
-it is not understood.
+There is one test an id.  Entries about cgroups, files, watches or metrics are run by the modules beside
+this one (`answers`); every other is taken for one about decisions, run here, and fails where it is not
+understood.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass
-from importlib.util import find_spec
+from collections.abc import Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
-from agent.core.departures import INIT_INSIDE_APP
 from agent.core.startup import StartupRefused
 
+from .answers import ANSWERS, CASES, PLAIN, Answer
 from .expectations import check, has_property
-from .loader import Case, Json, read_cases
+from .loader import Case, Json
 from .story import Node
 
-CASES = {case.id: case for case in read_cases()}
 
-ELSEWHERE = {
-    "PC-21": "agent.node.checkpoint",
-    "PC-24": "agent.node.checkpoint",
-    "PC-30": "agent.core.plan",
-    "PC-32": "agent.enforcer",
-    "PC-33": "agent.core.plan",
-    "PC-34": "agent.node.cgroupfs",
-    "PC-35": "agent.node.cgroup_layout",
-    "PC-36": "agent.node.cgroup_layout",
-    "PC-37": "agent.enforcer",
-    "PC-38": "agent.core.desired",
-    "PC-39": "agent.app",
-    "PC-44": "agent.sources.kubernetes",
-    "PC-45": "agent.sources.kubernetes",
-    "PC-46": "agent.sources.api_access",
-    "PC-47": "agent.sources.pod_model",
-    "PC-48": "agent.sources.known_pods",
-    "PC-49": "agent.report.metrics",
-    "PC-50": "agent.app",
-    "PC-51": "agent.sources.backoff",
-    "PC-52": "agent.app",
-}
-"""Entries that no decision answers, and the room that has to."""
-
-PROPERTIES_ELSEWHERE = {
-    "bad_file_kept_aside": "agent.node.checkpoint",
-    "equals_bruteforce_on_small_cases": "agent.core.hints",
-}
-"""The same for single properties of entries that are run."""
+def marks_of(module: ModuleType) -> Iterator[pytest.Mark]:
+    """Yield all marks of a module's tests."""
+    yield from getattr(module, "pytestmark", ())
+    for name, test in vars(module).items():
+        if name.startswith("test_") and getattr(test, "__module__", "") == module.__name__:
+            yield from getattr(test, "pytestmark", ())
 
 
-@dataclass(frozen=True)
-class Answer:
-    """How an entry is answered to which the kubelet answers otherwise, or is said to.
-
-    What it expects must hold under the opt-in ``departures``; without them only the promises must.
-    Where the kubelet's answer stays, ``unmet`` is what cannot hold with it.
-    """
-
-    why: str
-    departures: frozenset[str] = frozenset()
-    unmet: frozenset[str] = frozenset()
+def run_by(marks: Iterator[pytest.Mark]) -> set[str]:
+    """Return the ids of the entries that tests with these marks run."""
+    return {
+        case_id
+        for mark in marks
+        if mark.name == "parametrize" and mark.args[0] == "case"
+        for case_id in mark.kwargs.get("ids", ())
+    }
 
 
-PLAIN = Answer("as it stands")
-ANSWERS = {
-    "PC-01": Answer("ours if switched on", frozenset({INIT_INSIDE_APP})),
-    "PC-02": Answer("ours if switched on", frozenset({INIT_INSIDE_APP})),
-    "PC-08": Answer("ours at all times: double_allocation spares a core that is reserved in part"),
-    "PC-10": Answer(
-        "the kubelet's: 12 CPUs // 7 cores is 1, so the two cores with one thread left are whole",
-        unmet=frozenset({"p1/a is one whole core"}),
-    ),
-    "PC-12": Answer("the kubelet's: isolated CPUs count like others, which is the key `include`"),
-    "PC-15": Answer("the kubelet's: v1.36.2 does take the seven from one partly used cache"),
-}
+OTHERS = [
+    import_module(f"{__package__}.{path.stem}")
+    for path in sorted(Path(__file__).parent.glob("test_*_cases.py"))
+]
+ELSEWHERE = {case_id for module in OTHERS for case_id in run_by(marks_of(module))}
+DECISIONS = {case_id: case for case_id, case in CASES.items() if case_id not in ELSEWHERE}
 
-every_case = pytest.mark.parametrize(
-    "case",
-    [
-        pytest.param(
-            case,
-            id=case.id,
-            marks=pytest.mark.skip(f"answered by {ELSEWHERE[case.id]}")
-            if case.id in ELSEWHERE
-            else (),
-        )
-        for case in CASES.values()
-    ],
-)
+every_decision = pytest.mark.parametrize("case", DECISIONS.values(), ids=list(DECISIONS))
 
 
-@every_case
+@every_decision
 def test_the_answer_is_the_one_that_the_case_wants(case: Case, tmp_path: Path) -> None:
     run(case, tmp_path, ANSWERS.get(case.id, PLAIN))
 
 
-@pytest.mark.parametrize("case", [CASES[i] for i in ANSWERS], ids=list(ANSWERS))
+@pytest.mark.parametrize(
+    "case",
+    [DECISIONS[i] for i in ANSWERS if i in DECISIONS],
+    ids=[i for i in ANSWERS if i in DECISIONS],
+)
 def test_the_promises_hold_whether_or_not_we_depart(case: Case, tmp_path: Path) -> None:
     for variant in case.variants(tmp_path):
         for departures in (frozenset[str](), ANSWERS[case.id].departures):
@@ -106,14 +65,14 @@ def test_the_promises_hold_whether_or_not_we_depart(case: Case, tmp_path: Path) 
 
 
 def test_every_case_that_departs_says_how_it_is_answered() -> None:
-    departing = {case.id for case in CASES.values() if case.departs}
-    assert departing <= ELSEWHERE.keys() | ANSWERS.keys()
+    assert {case.id for case in CASES.values() if case.departs} <= ANSWERS.keys()
+    assert CASES.keys() >= ANSWERS.keys()
 
 
-def test_every_room_and_every_case_that_is_named_exists() -> None:
-    assert ELSEWHERE.keys() <= CASES.keys()
-    for room in {*ELSEWHERE.values(), *PROPERTIES_ELSEWHERE.values()}:
-        assert find_spec(room) is not None, room
+def test_every_case_is_run_and_none_is_skipped() -> None:
+    marks = [mark for module in (*OTHERS, import_module(__name__)) for mark in marks_of(module)]
+    assert run_by(iter(marks)) == CASES.keys()
+    assert {mark.name for mark in marks}.isdisjoint({"skip", "skipif", "xfail"})
 
 
 def test_what_is_not_understood_is_not_overlooked(tmp_path: Path) -> None:
@@ -166,5 +125,4 @@ def check_all(node: Node, expect: Mapping[str, Json], unmet: frozenset[str]) -> 
         if key != "properties":
             check(node, key, wanted)
     for text in expect.get("properties", []):
-        if text not in PROPERTIES_ELSEWHERE:
-            assert has_property(node, text) is (text not in unmet), text
+        assert has_property(node, text) is (text not in unmet), text

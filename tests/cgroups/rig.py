@@ -16,13 +16,15 @@ from agent.core.cpuset import CPUSet
 from agent.core.topology import Core, NodeTopology, NumaNode
 from agent.errors import CgroupError
 from agent.node.cgroupfs import CgroupFs
-from agent.ports import Cgroups, Gone
+from agent.node.node_memory import NodeMemory
+from agent.ports import Cgroups, Gone, NodeMemoryReader
 from agent.simulation.kernel import SimulatedKernel
 
 BASE = CgroupPath("numalet-test.slice")
 GIB = 1 << 30
 MEMORY_USER = """
 import mmap, sys, time
+open("/proc/self/oom_score_adj", "w").write("1000")
 sys.stdin.readline()
 memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
 for page in range(0, len(memory), mmap.PAGESIZE):
@@ -30,6 +32,7 @@ for page in range(0, len(memory), mmap.PAGESIZE):
 print("used", flush=True)
 time.sleep(1000)
 """
+"""Uses memory; where that is too much, nobody else's process is to be killed for it."""
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
@@ -110,6 +113,7 @@ class Rig:
 
     cgroups: Cgroups
     machine: Machine
+    memory: NodeMemoryReader
     base: CgroupPath = BASE
 
     def group(self, *names: str) -> CgroupPath:
@@ -128,6 +132,13 @@ class Rig:
     def write(self, path: CgroupPath, file: str, value: str) -> None:
         assert self.cgroups.write(path, file, value) is None, f"{path}/{file} is gone"
 
+    def disable_all(self, path: CgroupPath, *, but: str = "") -> None:
+        """Disable every controller for the children, but for one that may be named."""
+        enabled = self.text(path, "cgroup.subtree_control").split()
+        self.write(
+            path, "cgroup.subtree_control", " ".join(f"-{name}" for name in enabled if name != but)
+        )
+
     def errno(self, path: CgroupPath, file: str, value: str) -> int:
         with pytest.raises(CgroupError) as refused:
             self.cgroups.write(path, file, value)
@@ -142,7 +153,7 @@ def simulated(root: Path) -> Iterator[Rig]:
     kernel = SimulatedKernel(two_nodes(), root)
     kernel.make(BASE / "first")
     kernel.remove(BASE / "first")
-    yield Rig(kernel, kernel)
+    yield Rig(kernel, kernel, kernel.memory)
 
 
 @contextmanager
@@ -157,7 +168,7 @@ def real() -> Iterator[Rig]:
     online = CPUSet.parse((CPU_FOLDER / "online").read_text())
     cgroups.make(BASE / "first")
     try:
-        yield Rig(cgroups, machine)
+        yield Rig(cgroups, machine, NodeMemory())
     finally:
         for pid in list(machine.running):
             machine.kill(pid)

@@ -9,7 +9,12 @@ from hypothesis import strategies as st
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Pod, PodUID, QosClass
 from agent.errors import InputError
-from agent.node.cgroup_layout import CgroupLayout, kubelet_uid, single_host_layout
+from agent.node.cgroup_layout import (
+    CgroupLayout,
+    is_own_container,
+    kubelet_uid,
+    single_host_layout,
+)
 
 SYSTEMD, CGROUPFS = CgroupLayout(driver="systemd"), CgroupLayout(driver="cgroupfs")
 HASH = "81aa88beeaf4deecc4b93bd8b6497f0e"
@@ -204,3 +209,20 @@ def test_the_uid_is_found_back_from_the_path(
     assert layout.uid_of(path) == uid
     assert path.parent == layout.qos_parent(qos)
     assert path.is_below(layout.kubepods())
+
+
+@pytest.mark.parametrize("driver", ["systemd", "cgroupfs"])
+@pytest.mark.parametrize("root", ["", "podman"])
+@pytest.mark.parametrize("qos", list(QosClass))
+def test_containers_of_a_single_host_are_known_by_their_cgroups(
+    driver: Literal["systemd", "cgroupfs"], root: str, qos: QosClass
+) -> None:
+    layout = single_host_layout(driver, CgroupPath(root), systemd=False)
+    pod = layout.pod(Pod(uid=PodUID("a-1")), qos)
+    container = layout.container(pod, "db")
+    found = [
+        path
+        for path in (container / "x", container, *container.ancestors)
+        if is_own_container(path)
+    ]
+    assert found == [container]

@@ -88,7 +88,7 @@ def test_a_missing_file_or_cgroup_is_gone(folder: Path) -> None:
 
 
 def test_a_device_that_vanished_is_gone_too(folder: Path) -> None:
-    assert _gone(OSError(errno.ENODEV, "gone"), folder, "read") is GONE
+    assert _gone(OSError(errno.ENODEV, "gone"), str(folder), "read") is GONE
 
 
 def test_files_are_no_children(folder: Path) -> None:
@@ -155,6 +155,30 @@ def test_make_writes_only_the_missing_controllers(folder: Path) -> None:
     assert (folder / "cgroup.subtree_control").read_text().startswith("+cpuset +memory")
 
 
+@pytest.mark.parametrize(
+    ("enabled", "offered", "written"),
+    [
+        ("", "cpuset cpu io memory hugetlb pids", "+cpuset +cpu +memory +hugetlb"),
+        ("", "cpuset cpu memory", "+cpuset +cpu +memory"),
+        ("cpuset cpu memory", "cpuset cpu memory hugetlb", "+hugetlb"),
+    ],
+)
+def test_huge_pages_are_counted_where_the_kernel_can_in_the_same_write(
+    folder: Path, enabled: str, offered: str, written: str
+) -> None:
+    (folder / "cgroup.controllers").write_text(f"{offered}\n")
+    (folder / "cgroup.subtree_control").write_text(enabled)
+    CgroupFs(folder).make(GROUP)
+    assert (folder / "cgroup.subtree_control").read_text().startswith(written)
+
+
+def test_where_all_is_enabled_nothing_is_written(folder: Path) -> None:
+    (folder / "cgroup.controllers").write_text("cpuset cpu memory hugetlb\n")
+    (folder / "cgroup.subtree_control").write_text("cpuset cpu memory hugetlb\n")
+    CgroupFs(folder).make(GROUP)
+    assert (folder / "cgroup.subtree_control").read_text() == "cpuset cpu memory hugetlb\n"
+
+
 # What is mounted
 
 
@@ -201,6 +225,18 @@ def checked(root: Path, controllers: str) -> None:
     table = root / "mountinfo"
     table.write_text(V2 + f"99 1 0:50 / {root} rw - cgroup2 cgroup2 rw\n")
     CgroupFs(root, mountinfo=table).check()
+
+
+def test_a_cgroup_inside_the_host_s_hierarchy_is_refused_unless_a_kubelet_s_pods_are_there(
+    tmp_path: Path,
+) -> None:
+    cgroups = CgroupFs(tmp_path)
+    cgroups.check_whole()
+    (tmp_path / "cgroup.type").write_text("domain\n")
+    with pytest.raises(EnvironmentProblem, match=r"inside the host's hierarchy.*hostRoot"):
+        cgroups.check_whole()
+    (tmp_path / "kubelet.slice").mkdir()
+    cgroups.check_whole()
 
 
 def test_a_complete_hierarchy_passes_the_check(tmp_path: Path) -> None:

@@ -24,6 +24,7 @@ SNAPSHOT = replace(
     snapshot_of(DB, shared_pod("web"), BIG),
     rejected_inputs={"pods/x.yaml:3": "is wrong"},
     problems=("cannot write /x: EACCES",),
+    warnings=("the kubelet's policy cannot be seen",),
     drift={"foreign_write": 2},
 )
 SNAPSHOT = replace(
@@ -58,6 +59,7 @@ def test_people_get_a_table_and_everything_that_is_wrong(numalet: Cli, socket: P
         "cgroup files: /cgroup",
         "input rejected: pods/x.yaml:3: is wrong",
         "problem: cannot write /x: EACCES",
+        "warning: the kubelet's policy cannot be seen",
         "drift (foreign_write): 2",
         "POD CONTAINER VERDICT CPUS MEMS CPU.MAX",
         "default/db Guaranteed admitted 1-4 0 400000 100000",

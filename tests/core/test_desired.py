@@ -13,6 +13,7 @@ from agent.core.demand import Demand
 from agent.core.departures import POD_QUOTA
 from agent.core.desired import (
     PodCgroups,
+    PodValues,
     container_cpus,
     container_quota,
     desired_values,
@@ -292,3 +293,28 @@ def test_a_pod_that_is_not_in_the_state_shares() -> None:
 def test_cpu_max_is_written_as_the_kernel_reads_it() -> None:
     assert str(CpuMax(150_000)) == "150000 100000"
     assert str(CpuMax(5000, 10_000)) == "5000 10000"
+
+
+@given(rules(), histories())
+@settings(deadline=None)
+def test_what_is_known_of_a_pod_is_what_would_be_worked_out_anew(
+    rules: Rules, history: list[Step]
+) -> None:
+    known = PodValues()
+    for moment in moments(rules, history):
+        for ours in (True, False):
+            pods = [below(BURSTABLE, each) for each in moment.pods.values()]
+            anew = desired_values(rules, moment.state, pods, (BURSTABLE,), quota_is_ours=ours)
+            assert anew == desired_values(
+                rules, moment.state, pods, (BURSTABLE,), quota_is_ours=ours, of_pods=known
+            )
+
+
+def test_nothing_is_worked_out_twice_for_a_pod_that_stays_as_it_is() -> None:
+    rules, known = on_two_sockets(), PodValues()
+    other = pod("other", container("app", "cpu=1"))
+    state, again = placed(rules, mixed), placed(rules, mixed)
+    before = desired_values(rules, state, [below(KUBEPODS, mixed)], (), of_pods=known)
+    both = [below(KUBEPODS, mixed), below(KUBEPODS, other)]
+    after = desired_values(rules, again, both, (), of_pods=known)
+    assert all(after[path] is of for path, of in before.items())

@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import pytest
 
 from agent.core.cpuset import CPUSet
@@ -62,6 +64,15 @@ def test_an_empty_set_is_no_isolation() -> None:
     demand, _ = holding(pod("p", exclusive))
     entry = PodEntry(cpus={"db": CPUSet()})
     assert isolation(demand, entry, exclusive) is Isolation.NODE_SHARED
+
+
+def test_without_a_cpu_manager_nobody_is_isolated_nor_without_his_quota() -> None:
+    demand, entry = holding(pod("p", exclusive), "db")
+    off = replace(demand.rules, policy=replace(demand.rules.policy, cpu_policy="none"))
+    demand = Demand(off, demand.pod)
+    assert isolation(demand, entry, exclusive) is Isolation.NODE_SHARED
+    assert not container_quota_lifted(demand, entry, exclusive)
+    assert not pod_quota_lifted(demand, entry, departures=OURS)
 
 
 def test_behind_the_gate_cpus_of_its_own_are_enough() -> None:

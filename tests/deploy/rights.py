@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 
 _PATH = re.compile(
     r"/(?:api/v1|apis/(?P<group>[^/]+)/[^/]+)(?:/namespaces/[^/]+(?=/))?"
-    r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/?]+))?(?:/(?P<part>[a-z]+))?"
+    r"/(?P<resource>[a-z]+)(?:/(?P<name>[^/?]+))?(?:/(?P<part>[a-z]+)(?:(?<=/proxy)/.+)?)?"
 )
 _VERBS = {"POST": "create", "PUT": "update", "PATCH": "patch"}
 

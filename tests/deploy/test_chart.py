@@ -1,27 +1,26 @@
 """What `helm install` applies is what `kubectl apply -k` does."""
 
-import subprocess
+from itertools import combinations
 from pathlib import Path
 
 import pytest
 import yaml
 
 from agent import __version__
-from agent.config import load
-from agent.own_config import AgentConfiguration
 
 from .tools import (
     CHART,
+    COMPONENTS,
     DEPLOY,
     Object,
     Objects,
+    as_json,
     by_name,
-    config_text,
+    composed,
     documents,
     kustomized,
     output,
     pod_spec,
-    program,
     templated,
 )
 
@@ -31,27 +30,41 @@ OVERLAYS = {
     "overlays/openshift": ("--set", "openshift=true,runtime=cri-o"),
     "overlays/service-monitor": ("--set", "serviceMonitor=true"),
     "overlays/release": ("--set", "release=true"),
-    "overlays/canary": ("--set-string", r"nodeSelector.numalet\.io/canary=true"),
+    "overlays/canary": ("--set", "canary=true"),
 }
 """How the chart is asked for what an overlay gives."""
-REFUSED = (
-    "observe=1",
-    "runtime=dockerd",
-    "image.digest=latest",
-    "config.agent.hostRoot=/",
-    "config.agent.metricsAddress=0.0.0.0:80",
-    "config.agent.onRejection=delete",
-    "config.kubelet.topologyManagerPolicy=bestEffort",
-    "nodeSelector.a=true",
-    "privileged=true",
-)
+VALUES = {
+    "canary": "canary=true",
+    "configz": "configz=true",
+    "cri-o": "runtime=cri-o",
+    "devices": "devices=true",
+    "docker": "runtime=docker",
+    "evict": "config.agent.onRejection=evict",
+    "k3s": "runtime=k3s",
+    "node-resource-topology": "config.agent.nodeResourceTopology=true",
+    "observe": "observe=true",
+    "openshift": "openshift=true",
+    "placement-annotation": "config.agent.placementAnnotation=true",
+    "release": "release=true",
+    "service-monitor": "serviceMonitor=true",
+    "shim-sandboxes": "shimSandboxes=true",
+}
+"""How the chart is asked for what a component gives."""
+RUNTIMES = ("cri-o", "docker", "k3s", "shim-sandboxes")
+EITHER = (*map(set, combinations(RUNTIMES, 2)), {"observe", "release"})
+"""One runtime; and whoever releases observes by that, which kustomize says twice."""
+TOGETHER = [
+    *combinations(VALUES, 1),
+    *combinations(VALUES, 2),
+    tuple(name for name in VALUES if name not in {*RUNTIMES[1:], "observe"}),
+]
 
 
 def comparable(objects: list[Object]) -> Objects:
     """Return objects without what only one of the two tools needs.
 
     A ConfigMap's name ends in a hash, or a checksum is among the pod's annotations; lists of
-    volumes are kept in another order after a patch; the configuration is compared as it is read.
+    volumes and rules are in another order after a patch; the configuration is compared as it is read.
     """
     named = by_name(objects)
     named.pop(("Namespace", "numalet"), None)
@@ -66,6 +79,7 @@ def comparable(objects: list[Object]) -> Objects:
     volumes = {volume.pop("name"): volume for volume in spec["volumes"]}
     volumes["config"]["configMap"]["name"] = "numalet-config"
     spec["volumes"] = volumes
+    named["ClusterRole", "numalet"]["rules"].sort(key=as_json)
     for container in (*spec["containers"], *spec.get("initContainers", ())):
         container.setdefault("imagePullPolicy", "IfNotPresent")  # the default for such a tag
         container["volumeMounts"] = {m["mountPath"]: m for m in container["volumeMounts"]}
@@ -79,15 +93,26 @@ def test_the_chart_makes_the_same_objects(folder: str) -> None:
     assert chart == comparable(documents(kustomized(DEPLOY / folder)))
 
 
-def test_the_chart_mounts_what_the_component_for_devices_does(tmp_path: Path) -> None:
-    for folder in ("base", "components"):
-        (tmp_path / folder).symlink_to(DEPLOY / folder)
-    kustomization = "resources: [base]\ncomponents: [components/devices]\n"
-    (tmp_path / "kustomization.yaml").write_text(kustomization)
+@pytest.mark.parametrize(
+    "components",
+    [them for them in TOGETHER if not any(pair <= set(them) for pair in EITHER)],
+    ids="+".join,
+)
+def test_components_and_values_mean_the_same_together(
+    components: tuple[str, ...], tmp_path: Path
+) -> None:
+    words = ",".join(VALUES[name] for name in components)
 
-    chart = comparable(documents(templated("--set", "devices=true")))
+    chart = comparable(documents(templated("--set", words)))
+    kustomize = comparable(documents(composed(tmp_path, *components)))
 
-    assert chart == comparable(documents(kustomized(tmp_path)))
+    for objects in (chart, kustomize):  # a component gives the right only
+        del objects["ConfigMap", "numalet-config"]["data"]
+    assert chart == kustomize
+
+
+def test_every_component_is_compared() -> None:
+    assert sorted(VALUES) == COMPONENTS
 
 
 def test_every_overlay_is_compared() -> None:
@@ -103,32 +128,23 @@ def test_helm_has_nothing_to_say_against_it() -> None:
     assert "[WARNING]" not in said
 
 
-@pytest.mark.parametrize("value", REFUSED)
-def test_a_value_that_makes_no_sense_is_refused(value: str) -> None:
-    command = [program("helm"), "template", "numalet", str(CHART), "--set", value]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
+@pytest.mark.parametrize(
+    ("words", "says", "suggests"),
+    [
+        ("observe=false", "enforces.", "--reset-then-reuse-values --set release=true"),
+        ("observe=true", "only observes.", "--reset-then-reuse-values --set release=true"),
+        ("release=true", "gives back what it has overwritten", "helm uninstall mine -n there"),
+    ],
+)
+def test_the_notes_say_what_it_does_and_what_comes_next(
+    words: str, says: str, suggests: str
+) -> None:
+    options = ("--dry-run=client", "--namespace", "there", "--set", words)
+    notes = output("helm", "install", "mine", CHART, *options).partition("NOTES:\n")[2]
 
-    assert done.returncode != 0
-    assert "values don't meet the specifications" in done.stderr
-
-
-def test_the_agent_reads_what_the_chart_writes(tmp_path: Path) -> None:
-    words = ("--set", "config.kubelet.reservedSystemCPUs=0-1", "--set", "config.agent.observe=true")
-    path = tmp_path / "config.yaml"
-    path.write_text(config_text(documents(templated(*words))))
-
-    config = load(path)
-
-    assert config.observe
-    assert str(config.policy.reserved_cpus) == "0-1"
-    assert not config.warnings
-
-
-def test_the_values_name_keys_that_an_agent_has() -> None:
-    values = yaml.safe_load((CHART / "values.yaml").read_text())
-    known = {field.alias for field in AgentConfiguration.model_fields.values()}
-
-    assert set(values["config"]["agent"]) <= known
+    assert says in notes.partition("\n\n")[0]
+    assert suggests in notes
+    assert ("release=true" in notes) is not (words == "release=true")
 
 
 def test_another_configuration_is_rolled_out() -> None:

@@ -103,3 +103,15 @@ def test_every_package_that_the_agent_needs_is_pinned() -> None:
     names = needed([m[0] for requirement in wanted if (m := _NAME.match(requirement))])
 
     assert names <= set(pins())
+
+
+def test_what_builds_the_package_is_pinned_too() -> None:
+    project = tomllib.loads((PROJECT / "pyproject.toml").read_text())
+    names = {m[0] for r in project["build-system"]["requires"] if (m := _NAME.match(r))}
+    (environment,) = (line for line in instructions() if line.startswith("ENV PIP_CONSTRAINT"))
+
+    assert names <= set(pins())
+    assert environment.split()[1:] == [
+        "PIP_CONSTRAINT=/build/constraints.txt",  # pip before 25.3 builds with it
+        "PIP_BUILD_CONSTRAINT=/build/constraints.txt",
+    ]

@@ -1,6 +1,5 @@
 """What `kubectl apply -k` applies, by the real kustomize and against Kubernetes' own schemas."""
 
-import re
 from pathlib import Path
 from typing import Any
 
@@ -20,20 +19,20 @@ from .tools import (
     Object,
     base_files,
     by_name,
+    complaints,
+    composed,
     config_text,
+    containers,
     daemon_set,
     documents,
     kustomized,
-    output,
     pod_spec,
 )
 
-KUBERNETES = "1.36"
-NO_SCHEMA = ("SecurityContextConstraints", "ServiceMonitor")
-"""Kinds of other projects, for which kubernetes-validate has none."""
 FOLDERS = [DEPLOY, DEPLOY / "base", *(DEPLOY / "overlays" / name for name in OVERLAYS)]
 RECURSIVE = ("/proc", "/run/containerd/io.containerd.runtime.v2.task")
 """hostPaths below which the host mounts more."""
+ONE_BY_ONE = {"maxUnavailable": 1, "maxSurge": 0}
 
 
 def container(objects: list[Object]) -> dict[str, Any]:
@@ -69,33 +68,12 @@ def test_what_kustomize_makes_is_valid_for_kubernetes(folder: Path, tmp_path: Pa
     rendered = tmp_path / "rendered.yaml"
     rendered.write_text(kustomized(folder))
 
-    said = output("kubernetes-validate", "--strict", "-k", KUBERNETES, rendered)
-
-    lines = [line for line in said.splitlines() if not line.startswith("INFO")]
-    assert all(any(kind in line for kind in NO_SCHEMA) for line in lines)
+    assert not complaints(rendered)
 
 
 @pytest.mark.parametrize("name", COMPONENTS)
 def test_each_component_can_be_added_to_the_base(name: str, tmp_path: Path) -> None:
-    kustomization = {
-        "resources": ["deploy/base"],
-        "components": [f"deploy/components/{name}"],
-    }
-    (tmp_path / "deploy").symlink_to(DEPLOY)
-    (tmp_path / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
-
-    made = output("kubectl", "kustomize", "--load-restrictor=LoadRestrictionsNone", tmp_path)
-
-    assert made != kustomized(DEPLOY / "base")
-
-
-def test_the_readme_names_what_is_there() -> None:
-    text = (DEPLOY / "README.md").read_text()
-    named = set(re.findall(r"\b(?:base|overlays|components|chart)/[a-z0-9/.-]*[a-z0-9]", text))
-
-    assert named
-    assert not {name for name in named if not (DEPLOY / name).exists()}
-    assert all(f"`{name}`" in text for name in OVERLAYS)
+    assert composed(tmp_path, name) != kustomized(DEPLOY / "base")
 
 
 def test_the_agent_reads_the_configuration(tmp_path: Path) -> None:
@@ -207,8 +185,7 @@ def test_another_configuration_is_rolled_out(tmp_path: Path) -> None:
 
 
 def test_the_image_is_the_one_of_this_version() -> None:
-    images = {container(overlay(name))["image"] for name in OVERLAYS}
-    images |= {c["image"] for c in pod_spec(overlay("release"))["initContainers"]}
+    images = {c["image"] for name in OVERLAYS for c in containers(overlay(name))}
 
     assert images == {f"numalet:{__version__}"}
 
@@ -225,30 +202,6 @@ def test_a_canary_runs_on_chosen_nodes_and_changes_nothing_else() -> None:
 
     assert pod_spec(canary)["nodeSelector"].pop("numalet.io/canary") == "true"
     assert canary == base
-
-
-def test_openshift_gets_the_folder_of_cri_o_and_a_type_that_may_write_cgroups() -> None:
-    objects = overlay("openshift")
-    spec, constraints = pod_spec(objects), by_name(objects)["SecurityContextConstraints", "numalet"]
-    bundles = [v["hostPath"]["path"] for v in spec["volumes"] if v["name"] == "bundles"]
-    mounts = [m["mountPath"] for m in container(objects)["volumeMounts"] if m["name"] == "bundles"]
-
-    assert bundles == ["/run/containers/storage/overlay-containers"]
-    assert mounts == [f"/host{bundles[0]}"]
-    assert container(objects)["securityContext"]["seLinuxOptions"] == {"type": "spc_t"}
-    assert constraints["seLinuxContext"]["seLinuxOptions"] == {"type": "spc_t"}
-    assert "namespace" not in constraints["metadata"]
-    (rule,) = by_name(objects)["Role", "numalet-scc"]["rules"]
-    assert rule["resourceNames"] == ["numalet"]
-
-
-def test_a_pod_under_the_constraints_needs_no_other_kind_of_volume() -> None:
-    objects = overlay("openshift")
-    kinds = {key for v in pod_spec(objects)["volumes"] for key in v if key != "name"}
-
-    allowed = by_name(objects)["SecurityContextConstraints", "numalet"]["volumes"]
-
-    assert {*kinds, "projected"} == set(allowed)  # projected: the service account's token
 
 
 def test_the_service_monitor_finds_the_agents_metrics() -> None:
@@ -275,16 +228,24 @@ def test_releasing_gives_everything_back_before_it_only_observes() -> None:
     assert release["securityContext"] == agent["securityContext"]
     own = {mount["name"]: mount for mount in agent["volumeMounts"]}
     assert all(mount == own[mount["name"]] for mount in release["volumeMounts"])
-    assert daemon_set(objects)["spec"]["updateStrategy"]["rollingUpdate"]["maxSurge"] == 0
 
 
-def test_the_words_of_the_command_line_are_options_that_there_are() -> None:
+def test_releasing_goes_node_by_node_like_every_roll_out() -> None:
+    strategies = [daemon_set(overlay(n))["spec"]["updateStrategy"] for n in ("release", "observe")]
+
+    assert strategies == [{"type": "RollingUpdate", "rollingUpdate": ONE_BY_ONE}] * 2
+
+
+@pytest.mark.parametrize("components", [["observe"], ["observe", "release"]], ids=str)
+def test_the_words_of_the_command_line_are_options_that_there_are(
+    components: list[str], tmp_path: Path
+) -> None:
     from typer.main import get_command  # noqa: PLC0415 - half a second, for this test only
 
     from agent.commands import cli  # noqa: PLC0415
 
     command = get_command(cli)
-    words = container(overlay("observe"))["args"]
+    words = container(documents(composed(tmp_path, *components)))["args"]
     parsed = command.commands[words[0]].make_context(words[0], words[1:])  # type: ignore[attr-defined] # a group
 
     assert parsed.params["pods"] == "kubernetes"

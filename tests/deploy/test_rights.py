@@ -17,13 +17,14 @@ from agent.report.noderesourcetopology import TopologyExport
 from agent.report.outbox import Teller
 from agent.report.placement import PlacementAnnotations
 from agent.simulation.clock import SimulatedClock
+from agent.sources.configz import Configz
 from tests.reconciler.rig import exclusive_pod
 from tests.report.rig import empty_snapshot, snapshot_of
 from tests.sources.api_server import bookmark, page, stalled
 from tests.sources.rig import Rig
 
 from .rights import Right, applied_rights, right_of, rights_in
-from .tools import DEPLOY, PROJECT, by_name, documents, kustomized, templated
+from .tools import CHART, DEPLOY, PROJECT, by_name, composed, documents, templated
 
 RECORDINGS = PROJECT.parent / "shared/recordings/api"
 NODE = "node-a"
@@ -83,6 +84,12 @@ def asked_by_evictions() -> set[Right]:
     return asked_by(Evictions(clock, most_per_hour=10), clock)
 
 
+def asked_by_configz() -> set[Right]:
+    server = Requests()
+    Configz(server, NODE, SimulatedClock(start_s=0.0)).ask()
+    return server.rights
+
+
 @pytest.fixture
 def watching(tmp_path: Path) -> Iterator[set[Right]]:
     """The rights that the source of pods needs: those of its requests to a scripted server."""
@@ -96,6 +103,7 @@ TELLERS: Mapping[str, Callable[[], set[Right]]] = {
     "placement-annotation": lambda: asked_by(PlacementAnnotations()),
     "node-resource-topology": lambda: asked_by(TopologyExport(NODE, None)),
     "evict": asked_by_evictions,
+    "configz": asked_by_configz,
 }
 """What each component is for."""
 
@@ -103,6 +111,7 @@ VALUES = {
     "placement-annotation": "config.agent.placementAnnotation=true",
     "node-resource-topology": "config.agent.nodeResourceTopology=true",
     "evict": "config.agent.onRejection=evict",
+    "configz": "configz=true",
 }
 """The chart's word for each."""
 
@@ -128,12 +137,7 @@ def test_the_base_gives_what_watching_and_telling_need_and_nothing_else(
 def test_a_component_adds_what_its_purpose_needs_and_nothing_else(
     name: str, tmp_path: Path
 ) -> None:
-    for folder in ("base", "components"):
-        (tmp_path / folder).symlink_to(DEPLOY / folder)
-    kustomization = f"resources: [base]\ncomponents: [components/{name}]\n"
-    (tmp_path / "kustomization.yaml").write_text(kustomization)
-
-    given = role_of(kustomized(tmp_path))
+    given = role_of(composed(tmp_path, name))
 
     assert sorted(given) == sorted([*base_rights(), *TELLERS[name]()])
 
@@ -151,11 +155,16 @@ def test_the_chart_gives_no_right_to_events_where_none_are_told() -> None:
     assert set(base_rights()) - set(given) == {Right("", "events", "create")}
 
 
-def test_no_rule_without_its_reason() -> None:
-    lines = (DEPLOY / "base/cluster-role.yaml").read_text().splitlines()
-    rules = [i for i, line in enumerate(lines) if line.startswith("- apiGroups")]
+@pytest.mark.parametrize(
+    ("path", "count"),
+    [(DEPLOY / "base/cluster-role.yaml", 2), (CHART / "templates/cluster-role.yaml", 7)],
+    ids=["base", "chart"],
+)
+def test_no_rule_without_its_reason(path: Path, count: int) -> None:
+    lines = path.read_text().splitlines()
+    rules = [i for i, line in enumerate(lines) if line.startswith(("- apiGroups", "- {apiGroups"))]
 
-    assert len(rules) == 2
+    assert len(rules) == count
     assert all(lines[i - 1].startswith("#") for i in rules)
 
 
@@ -163,9 +172,10 @@ def test_no_rule_without_its_reason() -> None:
 def test_a_real_server_took_what_needs_these_rights_from_a_role_with_no_more() -> None:
     recorded = json.loads((RECORDINGS / "rbac.clusterrole.json").read_text())
     needed = {right for tell in TELLERS.values() for right in tell()} | set(base_rights())
-    annotation = {Right("", "pods", "patch")}  # recorded with a role of its own
+    # The one was recorded with a role of its own, the other not at all.
+    apart = {Right("", "pods", "patch"), Right("", "nodes/proxy", "get")}
 
-    assert needed - annotation <= set(rights_in(recorded["request"]["body"]["rules"]))
+    assert needed - apart <= set(rights_in(recorded["request"]["body"]["rules"]))
 
 
 @pytest.mark.parametrize(
@@ -177,6 +187,7 @@ def test_a_real_server_took_what_needs_these_rights_from_a_role_with_no_more() -
         ("GET", "/api/v1/namespaces/numalet", Right("", "namespaces", "get")),
         ("POST", "/api/v1/namespaces/a/events", Right("", "events", "create")),
         ("POST", "/api/v1/namespaces/a/pods/b/eviction", Right("", "pods/eviction", "create")),
+        ("GET", "/api/v1/nodes/a/proxy/configz", Right("", "nodes/proxy", "get")),
         ("PATCH", "/api/v1/nodes/a/status", Right("", "nodes/status", "patch")),
         (
             "PATCH",

@@ -20,6 +20,9 @@ DEPLOY = PROJECT / "deploy"
 CHART = DEPLOY / "chart/numalet"
 OVERLAYS = sorted(path.name for path in (DEPLOY / "overlays").iterdir())
 COMPONENTS = sorted(path.name for path in (DEPLOY / "components").iterdir())
+KUBERNETES = "1.36"
+NO_SCHEMA = ("SecurityContextConstraints", "ServiceMonitor")
+"""Kinds of other projects, for which kubernetes-validate has none."""
 
 Object = dict[str, Any]
 Objects = dict[tuple[str, str], Object]
@@ -46,6 +49,30 @@ def output(name: str, *words: str | Path, stdin: str | None = None) -> str:
 def kustomized(folder: Path) -> str:
     """Return what `kubectl apply -k` would apply."""
     return output("kubectl", "kustomize", folder)
+
+
+def composed(folder: Path, *components: str) -> str:
+    """Return what a cluster's own kustomization makes of the base and these components."""
+    (folder / "deploy").symlink_to(DEPLOY)
+    kustomization = {
+        "resources": ["deploy/base"],
+        "components": [f"deploy/components/{name}" for name in components],
+    }
+    (folder / "kustomization.yaml").write_text(yaml.safe_dump(kustomization))
+    return kustomized(folder)
+
+
+def complaints(path: Path) -> list[str]:
+    """Return what Kubernetes' own schemas have against the objects in a file.
+
+    That there is none for a kind of another project is no complaint.
+    """
+    said = output("kubernetes-validate", "--strict", "-k", KUBERNETES, path).splitlines()
+    return [
+        line
+        for line in said
+        if not line.startswith("INFO") and not any(kind in line for kind in NO_SCHEMA)
+    ]
 
 
 def templated(*words: str) -> str:
@@ -75,6 +102,12 @@ def daemon_set(objects: Iterable[Object]) -> Object:
 def pod_spec(objects: Iterable[Object]) -> Object:
     spec: Object = daemon_set(objects)["spec"]["template"]["spec"]
     return spec
+
+
+def containers(objects: Iterable[Object]) -> list[Object]:
+    """Return all containers of the pod, those that come first included."""
+    spec = pod_spec(objects)
+    return [*spec.get("initContainers", ()), *spec["containers"]]
 
 
 def config_text(objects: Iterable[Object]) -> str:

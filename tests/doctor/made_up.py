@@ -57,6 +57,7 @@ FILES = {
     "var/lib/kubelet/cpu_manager_state": '{"policyName":"none","defaultCpuSet":"","checksum":1}',
     "var/lib/kubelet/memory_manager_state": '{"policyName":"None","checksum":1}',
     "run/systemd/transient/cri-containerd-abc.scope": "[Scope]\nDelegate=yes\nAllowedCPUs=\n",
+    "run/systemd/transient/numalet-abc-db.scope": "[Scope]\nDelegate=yes\nAllowedCPUs=2-3\n",
     "run/systemd/system.control/system.slice.d/50-AllowedCPUs.conf": "[Slice]\nAllowedCPUs=0 4\n",
 }
 CONFIG = """\
@@ -114,6 +115,7 @@ class MadeUpNode:
         if not pid:
             pid, self.next_pid = self.next_pid, self.next_pid + 1
         self.write(f"proc/{pid}/stat", f"{pid} ({name[:15]}) S 1 {' 0' * 50}")
+        self.write(f"proc/{pid}/comm", name[:15])
         words = (f"/usr/bin/{name}", *arguments)
         (self.root / f"proc/{pid}/cmdline").write_text("".join(f"{word}\0" for word in words))
         return pid

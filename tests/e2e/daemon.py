@@ -26,6 +26,7 @@ class Home:
 
     folder: Path
     port: int = field(default_factory=free_port)
+    machine: Path = MACHINE
 
     def __post_init__(self) -> None:
         self.pods, self.state = self.folder / "pods", self.folder / "state"
@@ -50,7 +51,7 @@ class Home:
         environment = os.environ | {"TMPDIR": str(self.temporary)}
         log = self.folder / f"log-{len(list(self.folder.iterdir()))}"
         out = log.with_suffix(".out")
-        where = ("--simulate", MACHINE, "--pods", self.pods, "--config", self.config)
+        where = ("--simulate", self.machine, "--pods", self.pods, "--config", self.config)
         with log.open("wb") as stderr, out.open("wb") as stdout:
             process = subprocess.Popen(
                 [*COMMAND, "run", *where, *options],

@@ -103,7 +103,7 @@ class Rig:
             self.kernel,
             memory,
             SystemClock(),
-            on_moved=self.moved.release,
+            on_moved=lambda _path: self.moved.release(),
             deadline_s=self.deadline_s,
             margin_bytes=self.margin_mib * MIB,
             stopping=lambda: self.is_stopping,

@@ -104,6 +104,15 @@ def test_while_pages_move_other_cgroups_get_their_cpus_at_once(hasty: Rig) -> No
     )
 
 
+def test_moves_that_wait_are_forgotten_when_enforcement_stops(hasty: Rig) -> None:
+    hasty.enforce(a=bound("1"), b=bound("1"))
+
+    hasty.mover.forget_waiting()
+    hasty.open_gate()
+
+    assert (hasty.written(A), hasty.written(B)) == (["1"], [])
+
+
 def test_while_pages_move_an_empty_cgroup_is_bound_at_once(hasty: Rig) -> None:
     hasty.enforce(a=bound("1"))
     done = hasty.enforce(a=bound("1"), c=bound("0"))
@@ -139,6 +148,7 @@ def test_a_write_that_takes_no_effect_in_time_is_a_problem(
     monkeypatch.setattr(hasty.kernel, "write", wait)
     done = hasty.enforce(a=bound("1"), b=bound("0", cpus="1"))
     assert done.problems[0] == "cannot write '1' to /kubepods/b/cpuset.cpus: ETIME (Timer expired)"
+    assert done.memory_problems == set()
 
 
 def test_while_pages_move_one_that_has_little_does_not_wait_for_them(hasty: Rig) -> None:
@@ -220,6 +230,7 @@ def test_what_does_not_fit_is_not_written_and_the_problem_has_the_numbers(tmp_pa
     )
     done = rig.enforce(a=bound("1"))
     assert (done.problems, done.writes, done.in_flight) == ((sentence,), {}, ())
+    assert done.memory_problems == {sentence}, "no reason for not being ready"
     assert (rig.mems(A), rig.used_mib(A)) == ("0", {0: 500, 1: 0})
     rig.run(B, 10, node=1)
     assert rig.enforce(a=bound("1")).problems == (sentence,), "the same problem was told anew"

@@ -2,6 +2,7 @@ import errno
 import gc
 import os
 import queue
+import shutil
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -167,6 +168,41 @@ def test_a_cgroup_that_was_made_again_is_found_and_watched(
     assert heard.change() == OTHER
 
 
+def test_what_is_watched_already_is_not_added_again_but_where_a_cgroup_was_remade(
+    heard: Heard, root: Path
+) -> None:
+    added = []
+
+    class Counting(INotify):  # type: ignore[misc] # publishes no types
+        def add_watch(self, path: str, mask: int) -> int:
+            added.append(path.removeprefix(f"{root}/"))
+            number: int = super().add_watch(path, mask)
+            return number
+
+    below = [(OTHER / "pod", POPULATED_FILE), (POD, POPULATED_FILE)]
+    (root / "other/pod").mkdir()
+    (root / "other/pod" / POPULATED_FILE).write_text("")
+    with heard.watch(root, Counting) as watch:
+        watch.watch([OTHER], below)
+        assert [heard.change() for _ in range(3)] == [POD, OTHER, OTHER / "pod"]
+        added.clear()
+
+        watch.watch([OTHER], below, anew=False)
+        assert added == []
+
+        shutil.rmtree(root / "other/pod")
+        assert heard.change() == OTHER
+        (root / "other/pod").mkdir()
+        assert heard.change() == OTHER
+        (root / "other/pod" / POPULATED_FILE).write_text("")
+        watch.watch([OTHER], below, anew=False)
+        assert added == [f"other/pod/{POPULATED_FILE}"]
+        while heard.change() != OTHER / "pod":
+            pass
+        (root / "other/pod" / POPULATED_FILE).write_text("populated 1\n")
+        assert heard.change() == OTHER / "pod"
+
+
 def test_a_cgroup_that_has_vanished_is_no_trouble(watch: CgroupWatch, heard: Heard) -> None:
     watch.watch([CgroupPath("gone"), KUBEPODS], [(CgroupPath("gone"), POPULATED_FILE)])
     assert heard.change() == KUBEPODS
@@ -188,7 +224,7 @@ class Scarce(INotify):  # type: ignore[misc] # publishes no types
         self.left = left
         self.used: set[int] = set()
 
-    def add_watch(self, path: Path, mask: int) -> int:
+    def add_watch(self, path: str, mask: int) -> int:
         number: int = super().add_watch(path, mask)
         if number not in self.used and len(self.used) == self.left:
             super().rm_watch(number)
@@ -288,14 +324,17 @@ LAST = CgroupPath("last")
 
 
 @settings(deadline=None, max_examples=25)
-@given(asked=st.lists(st.sets(st.sampled_from(PATHS)), min_size=1, max_size=5))
-def test_exactly_what_was_asked_for_last_is_told(asked: list[set[CgroupPath]]) -> None:
+@given(asked=st.lists(st.sets(st.sampled_from(PATHS)), min_size=1, max_size=5), anew=st.booleans())
+def test_exactly_what_was_asked_for_last_is_told(
+    asked: list[set[CgroupPath]],
+    anew: bool,  # noqa: FBT001 - hypothesis gives it by name
+) -> None:
     heard = Heard()
     with scratch_folder() as folder, heard.watch(Path(folder)) as watch:
         for path in (*PATHS, LAST):
             (Path(folder) / path.relative).mkdir()
         for paths in asked:
-            watch.watch([*paths, LAST])
+            watch.watch([*paths, LAST], anew=anew)
         while not heard.changes.empty():
             heard.change()
         for path in (*PATHS, LAST):

@@ -285,6 +285,21 @@ def test_a_whole_file_that_says_nonsense_counts_as_damaged(
     assert f"is damaged ({where}" in loaded.notes[0]
 
 
+def test_what_was_loaded_can_be_kept_before_it_is_replaced(tmp_path: Path) -> None:
+    store(tmp_path).save(OLD)
+    kept = (tmp_path / COPIES[0]).read_bytes()
+    unbelieved = store(tmp_path)
+    unbelieved.keep_loaded()  # nothing was loaded yet
+    unbelieved.load()
+    for _ in range(KEPT_ASIDE + 2):
+        unbelieved.keep_loaded()
+    unbelieved.save(NEW)
+    aside = list(tmp_path.glob(f"{COPIES[0]}.unfit-*"))
+    assert len(aside) == KEPT_ASIDE
+    assert {path.read_bytes() for path in aside} == {kept}
+    assert store(tmp_path).load().remembered == NEW
+
+
 class TestNewerVersion:
     CONTENT = b'{"version":2,"blake3":"..."}'
 

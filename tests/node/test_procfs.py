@@ -63,11 +63,12 @@ def test_a_missing_proc_file_system_is_named(tmp_path: Path) -> None:
         ("17 (runc:[0:PARENT]) S 1 17 17 0 -1 4194560 0", False),
         ("17 (crun) S 1 17 17 0 -1 4194624 0", False),
         ("17 (a ) S (b) R 1 17 17 0 -1 4194560 0", True),
+        ("17 (\xff) R 1 17 17 0 -1 4194560 0", True),
     ],
 )
 def test_a_program_runs_once_it_is_executed(proc: Path, stat: str, *, runs: bool) -> None:
     (proc / "17").mkdir()
-    (proc / "17/stat").write_text(f"{stat} 0 0 0\n")
+    (proc / "17/stat").write_bytes(f"{stat} 0 0 0\n".encode("latin-1"))
     assert procfs.has_program(17) is runs
 
 

@@ -16,7 +16,17 @@ from agent.node.cgroup_layout import CgroupLayout
 from agent.node.checkpoint import CheckpointStore
 from agent.node.durable import Disk
 from agent.node.journal import Journal
-from agent.ports import GONE, ContainerNames, Event, Gone, PodsListed, Remembered, Snapshot
+from agent.ports import (
+    GONE,
+    CgroupWatcher,
+    ContainerNames,
+    Event,
+    Gone,
+    PodsListed,
+    Remembered,
+    Snapshot,
+)
+from agent.ports import Clock as AnyClock
 from agent.reconciler import Reconciler
 from agent.simulation.kernel import SimulatedKernel
 from tests.node.fragile_disks import Clock, UnsyncedDisk
@@ -161,6 +171,8 @@ class World:
     stopping: Callable[[], bool] = field(default=lambda: False)
     kernel_class: type[WatchedKernel] = WatchedKernel
     snapshots: list[Snapshot] = field(default_factory=list)
+    clock: AnyClock = field(default_factory=Clock)
+    watcher: CgroupWatcher | None = None
 
     def __post_init__(self) -> None:
         self.layout = CgroupLayout(driver="cgroupfs")
@@ -196,7 +208,8 @@ class World:
             cgroups=self.kernel,
             layout=self.layout,
             store=store,
-            clock=Clock(),
+            clock=self.clock,
+            watcher=self.watcher,
             mode="test",
             cgroup_root=str(self.kernel.root),
             observe=self.observe,

@@ -4,6 +4,7 @@ import queue
 from pathlib import Path
 
 from agent.core.cgroups import CgroupPath
+from agent.core.pods import PodUID
 from agent.ports import Event, InputRejected, PodChanged, PodGone, PodsListed, Stop
 from tests.reconciler.rig import World, exclusive_pod, two_sockets
 
@@ -65,8 +66,31 @@ def test_while_an_input_cannot_be_read_nobody_who_was_remembered_goes(tmp_path: 
     before = world.snapshots[-1].state
     agent = world.start()
 
-    agent.handle(InputRejected("b.yaml:1", "is no pod"), PodsListed((A,)))
+    agent.handle(InputRejected("b.yaml:1", "is no pod"), PodsListed((A,), None))
     assert world.snapshots[-1].state == before
 
     agent.handle(InputRejected("b.yaml:1", ""), PodsListed((A,)))
     assert set(world.snapshots[-1].state.pods) == {A.uid}
+
+
+def test_of_those_that_a_list_lacks_only_who_could_not_be_read_stays(tmp_path: Path) -> None:
+    world = World(two_sockets(), tmp_path)
+    world.agent.handle(PodsListed((A, B, BIG)))
+
+    world.agent.handle(
+        InputRejected("pod default/b", "is no pod"), PodsListed((A,), frozenset({B.uid}))
+    )
+
+    assert set(world.snapshots[-1].state.pods) == {A.uid, B.uid}
+
+
+def test_a_resize_that_leaves_cpus_makes_room_for_the_rejected(tmp_path: Path) -> None:
+    world = World(two_sockets(), tmp_path)
+    fillers = tuple(exclusive_pod(name, 7) for name in ("x", "y"))
+    world.agent.handle(PodsListed((*fillers, exclusive_pod("late", 4))))
+    assert set(world.snapshots[-1].rejections) == {"late"}
+
+    world.agent.handle(PodChanged(exclusive_pod("x", 1)))
+
+    assert world.snapshots[-1].rejections == {}
+    assert len(world.snapshots[-1].state.pods[PodUID("late")].held) == 4

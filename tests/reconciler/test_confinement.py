@@ -1,12 +1,15 @@
 """How soon new cgroups are confined is measured, and never told too short."""
 
+import errno
 from pathlib import Path
 
 import pytest
 
 from agent.confinement import CONTAINER, POD, Confinement
 from agent.core.cgroups import CgroupPath
+from agent.errors import CgroupError
 from agent.measures import ConfinementReport
+from agent.ports import Gone
 from agent.simulation.clock import SimulatedClock
 from agent.simulation.kernel import SimulatedKernel
 from tests.reconciler.rig import two_sockets
@@ -145,6 +148,33 @@ def test_what_cannot_be_seen_is_not_called_nothing(tmp_path: Path) -> None:
     kernel.add_task(APP)
     confinement.begin({APP: CONTAINER}, looked_at_all=True)
     assert confinement.report().found[CONTAINER, "unseen"] == 1
+
+
+class Refusing(SimulatedKernel):
+    """Nothing can be read once it is told so."""
+
+    refuses = False
+
+    def read(self, path: CgroupPath, file: str) -> str | Gone:
+        if self.refuses:
+            raise CgroupError(str(path), errno.EOPNOTSUPP, "read")
+        return super().read(path, file)
+
+    def identity(self, path: CgroupPath) -> int | Gone:
+        if self.refuses:
+            raise CgroupError(str(path), errno.EOPNOTSUPP, "look at")
+        return super().identity(path)
+
+
+def test_a_cgroup_that_cannot_be_read_is_no_reason_to_stop(tmp_path: Path) -> None:
+    kernel = Refusing(two_sockets().topology, tmp_path)
+    confinement = Confinement(kernel, SimulatedClock().monotonic_s, lambda _pid: True)
+    confinement.begin({}, looked_at_all=True)
+    kernel.refuses = True
+    confinement.made(NEW)
+    confinement.begin({APP: CONTAINER, OLD: POD}, looked_at_all=True)
+    found = confinement.report().found
+    assert (found[CONTAINER, "unseen"], found[POD, "unseen"]) == (1, 1)
 
 
 def test_what_has_gone_is_forgotten(node: Node) -> None:

@@ -6,6 +6,7 @@ from typing import Any, cast
 
 import pytest
 
+from agent.core.entitlement import NOT_SELECTED, Entitlement
 from agent.core.explain import WAITING_FOR_DEVICES
 from agent.core.pods import DeviceNodes, Devices, Pod, PodUID, QosClass
 from agent.ports import DevicesFound, PodChanged, PodGone, PodsListed, Snapshot
@@ -177,6 +178,40 @@ def test_a_rejected_pod_is_decided_on_again_with_what_is_known_by_then(world: Wo
 
     assert held(snapshot, B) == "8-10"
     assert reasons(snapshot, B.uid)[0].endswith("; beside its devices on NUMA node 1")
+
+
+def test_who_gets_nothing_of_his_own_does_not_wait(world: World) -> None:
+    world.entitlement = Entitlement(namespaces=frozenset({"default"}))
+    world.start()
+    elsewhere = replace(B, namespace="elsewhere")
+    snapshot = world.listed(elsewhere, with_gpu(shared_pod("s")))
+    assert not snapshot.waiting
+    assert snapshot.rejections[B.uid].reason == NOT_SELECTED
+
+
+def test_who_waits_and_may_get_nothing_any_more_waits_no_longer(world: World) -> None:
+    world.entitlement = Entitlement(labels={"tier": "fast"})
+    world.start()
+    assert world.listed(replace(B, labels={"tier": "fast"})).waiting == {B.uid}
+    snapshot = world.handle(PodChanged(B))
+    assert not snapshot.waiting
+    assert [pod.uid for pod in snapshot.pods] == [B.uid]
+
+
+def test_a_mirror_pod_that_is_made_again_is_still_beside_its_devices(world: World) -> None:
+    world.listed(B)
+    world.handle(DevicesFound(B.uid, ON_1))
+    task = world.kernel.add_task(KUBEPODS / "podb" / "c0")
+    world.handle(PodGone(B.uid))
+
+    snapshot = world.handle(PodChanged(B), DevicesFound(B.uid, ON_1))
+
+    assert held(snapshot, B) == "8-10"
+    assert reasons(snapshot, B.uid)[0].endswith("; beside its devices on NUMA node 1")
+
+    world.kernel.kill(task)
+    world.handle(PodGone(B.uid))
+    assert world.handle(PodChanged(B)).waiting == {B.uid}  # another pod, as far as one can know
 
 
 def test_without_a_source_of_devices_nobody_waits(tmp_path: Path) -> None:

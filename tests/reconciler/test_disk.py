@@ -50,7 +50,8 @@ def test_nothing_new_is_enforced_while_the_disk_is_full(world: World, disk: Full
     snapshot = world.handle(PodChanged(B))
     assert len(world.kernel.writes) == writes
     assert not world.exists(KUBEPODS / "podb")
-    assert not snapshot.ready
+    assert snapshot.tentative
+    assert snapshot.unenforced == {B.uid}
     assert len(snapshot.problems) == 1
     assert "free space on that file system" in snapshot.problems[0]
 
@@ -74,7 +75,7 @@ def test_all_goes_on_when_the_disk_does(world: World, disk: FullDisk) -> None:
         world.handle(PodChanged(B), Tick(), Tick())
         disk.full = False
         snapshot = world.handle(Tick())
-    assert snapshot.ready
+    assert not snapshot.tentative
     assert snapshot.problems == ()
     assert world.effective(KUBEPODS / "podb" / "c0") == CPUSet([3, 4, 5])
     assert [line["event"] for line in logs] == ["pod_admitted", "problem", "problem_solved"]

@@ -241,32 +241,36 @@ def test_a_controller_is_never_enabled_beside_processes(kernel: SimulatedKernel)
     assert "EBUSY" in problem
 
 
-class Stubborn(SimulatedKernel):
-    """Somebody sets a value back as soon as it is written."""
+@pytest.mark.parametrize("theirs", ["0-15", "0-7", "2-5", "6-7", "8-12", "1", "7,9"])
+def test_what_somebody_keeps_overwriting_is_left_whatever_he_writes(
+    kernel: SimulatedKernel, theirs: str
+) -> None:
+    kernel.make(X)
+    enforcer = Enforcer(kernel, contests=Contests(SimulatedClock().monotonic_s))
+    repairs = 0
+    for _ in range(3 * MOST_REPAIRS):
+        repairs += bool(enforcer.enforce({X: values("4-7")}).writes)
+        kernel.foreign_write(X, "cpuset.cpus", theirs)
+    assert repairs == 1 + MOST_REPAIRS
 
-    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
-        answer = super().write(path, file, value)
-        if path == X:
-            self.foreign_write(path, file, "0-7")
-        return answer
 
-
-def test_what_somebody_keeps_overwriting_is_named_and_left_for_a_while(tmp_path: Path) -> None:
-    kernel = Stubborn(two_sockets().topology, tmp_path)
+def test_what_somebody_keeps_overwriting_is_named_and_left_for_a_while(
+    kernel: SimulatedKernel,
+) -> None:
     kernel.make(X)
     kernel.make(Y)
     clock = SimulatedClock()
     enforcer = Enforcer(kernel, contests=Contests(clock.monotonic_s))
 
     def writes(y: str) -> int:
-        return sum(enforcer.enforce({X: values("0-1"), Y: values(y)}).writes.values())
+        done = enforcer.enforce({X: values("0-1"), Y: values(y)})
+        kernel.foreign_write(X, "cpuset.cpus", "0-7")
+        return sum(done.writes.values())
 
     assert sum(writes("4-5") for _ in range(100)) == 1 + MOST_REPAIRS + 1
 
     done = enforcer.enforce({X: values("0-1"), Y: values("3-5")})
-    assert any(
-        p.startswith(f"{X}/cpuset.cpus is left as it is for 10 s") for p in done.problems
-    )
+    assert any(p.startswith(f"{X}/cpuset.cpus is left as it is for 10 s") for p in done.problems)
     assert kernel.read(Y, "cpuset.cpus") == "4-5", "nobody grows onto what the other one keeps"
 
     clock.advance(FIRST_PAUSE_S)

@@ -150,3 +150,23 @@ def test_on_a_single_host_the_agents_own_empty_cgroups_are_removed(tmp_path: Pat
     assert not world.exists(BURSTABLE)
     assert given.notes[-1] == "/kubepods/poda/c0 stays: something runs there"
     world.handle(PodGone(POOL.uid))
+
+
+@pytest.mark.parametrize("runs", [True, False])
+def test_what_a_running_program_made_in_its_container_is_left_alone(
+    tmp_path: Path, *, runs: bool
+) -> None:
+    world = World(two_sockets(), tmp_path)
+    world.kernel.may_unset = True
+    world.listed(A)
+    container = KUBEPODS / "poda" / "c0"
+    for name in ("busy", "idle"):
+        world.kernel.mkdir(container / name)
+    if runs:
+        world.kernel.add_task(container / "busy")
+
+    given = release(world.kernel, world.journal(), KUBEPODS)
+
+    assert world.exists(container / "idle") is world.exists(container) is runs
+    stays = [note for note in given.notes if "stays" in note]
+    assert stays == ([f"{container} stays: something runs there"] if runs else [])

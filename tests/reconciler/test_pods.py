@@ -96,6 +96,17 @@ def test_a_rejected_pod_says_why_and_stays_rejected(world: World) -> None:
     assert world.effective(KUBEPODS / "podbig" / "c0") == CPUSet(range(16))
 
 
+def test_a_rejection_is_told_and_counted_once_however_often_it_is_thought_over(
+    world: World,
+) -> None:
+    with capture_logs() as logs:
+        world.listed(A, B, TOO_BIG)
+        world.handle(PodGone(A.uid))
+        snapshot = world.handle(PodGone(B.uid))
+    assert [line["event"] for line in logs].count("pod_rejected") == 1
+    assert snapshot.decisions["TopologyAffinityError"] == 1
+
+
 def test_a_rejected_pod_that_asks_for_less_is_admitted(world: World) -> None:
     world.listed(TOO_BIG)
     snapshot = world.handle(PodChanged(exclusive_pod("big", 3)))
@@ -218,6 +229,8 @@ def test_a_state_that_does_not_fit_is_rebuilt_and_nobody_loses_anything(world: W
     with capture_logs() as logs:
         world.start()
     assert [line["event"] for line in logs] == ["state_rebuilt"]
+    (kept,) = (world.folder / "state").glob("*.unfit-*")
+    assert '"default":""' in kept.read_text()
     assert world.listed(A, B).state == before
 
 

@@ -1,7 +1,7 @@
 """A kubelet and a runtime make the cgroups; the agent finds them, and makes or removes none."""
 
 import errno
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field, replace
 from hashlib import sha256
 from pathlib import Path
@@ -55,6 +55,9 @@ class Names:
 
     def name_of(self, container_id: str) -> Name | None:
         return self.known.get(container_id)
+
+    def forget_others(self, container_ids: Collection[str]) -> None:
+        """Remember all: they are on disk."""
 
 
 @dataclass

@@ -71,8 +71,13 @@ class Inotify:
     seen: object = None
 
     def watch(
-        self, folders: Iterable[CgroupPath], files: Iterable[tuple[CgroupPath, str]] = ()
+        self,
+        folders: Iterable[CgroupPath],
+        files: Iterable[tuple[CgroupPath, str]] = (),
+        *,
+        anew: bool = True,
     ) -> None:
+        del anew
         before = {*self.folders, *self.files}
         self.folders, self.files = tuple(folders), tuple(files)
         # For something new one change is told, for what happened before.

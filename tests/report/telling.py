@@ -59,7 +59,7 @@ class Telling:
         end_s = self.clock.monotonic_s() + seconds
         while True:
             wait_s = self.outbound.step()
-            left_s = end_s - self.clock.monotonic_s()
+            left_s = max(0.0, end_s - self.clock.monotonic_s())
             if wait_s > left_s:
                 self.clock.advance(left_s)
                 return

@@ -1,14 +1,16 @@
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from agent.core.entitlement import NOT_SELECTED
 from agent.core.pods import Container, Pod, PodUID
 from agent.ports import Rejection, Snapshot
-from agent.report.events import PodEvents, event_object, news, other_manager
+from agent.report.events import PodEvents, other_manager
+from agent.report.placement import PLACEMENT
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 
-from .api_model import NODE, ApiModel
+from .api_model import NODE, ApiModel, Body
 from .rig import empty_snapshot, snapshot_of, without
 from .telling import Telling
 
@@ -21,18 +23,28 @@ DB = replace(
     ),
 )
 BIG = exclusive_pod("big", 64)
-NOTHING = snapshot_of()
 
 
-def told(before: Snapshot, now: Snapshot) -> list[tuple[str, str, str]]:
-    return [(event.pod.name, event.type, event.reason) for event in news(before, now)]
+def news(*snapshots: Snapshot) -> list[Body]:
+    """Return the events that the last of these snapshots brings, a second after the one before it."""
+    teller, asked = PodEvents(NODE, empty_snapshot()), []
+    for number, snapshot in enumerate(snapshots):
+        api = ApiModel()
+        for message in teller.look(snapshot, float(number)):
+            message.say(api)
+        asked = api.requests
+    return [one.body for one in asked]
+
+
+def told(*snapshots: Snapshot) -> list[tuple[str, str, str]]:
+    return [(e["involvedObject"]["name"], e["type"], e["reason"]) for e in news(*snapshots)]
 
 
 def test_what_is_placed_is_told_with_who_has_what() -> None:
-    (event,) = news(NOTHING, snapshot_of(DB))
-    assert (event.type, event.reason) == ("Normal", "Placed")
+    (event,) = news(snapshot_of(DB))
+    assert (event["type"], event["reason"]) == ("Normal", "Placed")
     assert (
-        event.message
+        event["message"]
         == "CPUs 1-4 on NUMA node 0: database exclusive 1-2, envoy-proxy pod-shared 3-4"
     )
 
@@ -41,25 +53,33 @@ def test_memory_alone_is_a_place_too() -> None:
     pod = Pod(
         uid=PodUID("m"), name="m", app_containers=(Container(name="c0", resources=equal(1500)),)
     )
-    (event,) = news(NOTHING, snapshot_of(pod))
-    assert event.message == "memory on NUMA node 0: c0 node-shared"
+    (event,) = news(snapshot_of(pod))
+    assert event["message"] == "memory on NUMA node 0: c0 node-shared"
 
 
 def test_who_runs_on_the_nodes_shared_cpus_is_no_news() -> None:
-    assert told(NOTHING, replace(snapshot_of(shared_pod("s")), rejections={})) == []
+    assert told(replace(snapshot_of(shared_pod("s")), rejections={})) == []
+
+
+def test_what_the_kernel_refuses_is_not_placed_until_it_does_no_longer() -> None:
+    decided = snapshot_of(DB)
+    refused = replace(decided, unenforced=frozenset({DB.uid}))
+    assert told(refused) == []
+    assert told(refused, decided) == [("db", "Normal", "Placed")]
+    assert told(decided, refused, replace(decided, taken_at_s=9.0)) == []
 
 
 def test_what_could_not_be_placed_is_a_warning_with_the_kubelets_reason() -> None:
-    (event,) = news(NOTHING, snapshot_of(BIG))
-    assert (event.type, event.reason) == ("Warning", "TopologyAffinityError")
-    assert event.message == "does not fit"
+    (event,) = news(snapshot_of(BIG))
+    assert (event["type"], event["reason"]) == ("Warning", "TopologyAffinityError")
+    assert event["message"] == "does not fit"
 
 
 def test_each_thing_is_news_once() -> None:
     now = snapshot_of(DB, BIG)
-    assert told(NOTHING, now) == [
-        ("big", "Warning", "TopologyAffinityError"),
+    assert told(now) == [
         ("db", "Normal", "Placed"),
+        ("big", "Warning", "TopologyAffinityError"),
     ]
     assert told(now, replace(now, taken_at_s=99.0)) == []
 
@@ -73,7 +93,9 @@ def test_other_words_for_the_same_reason_are_no_news() -> None:
 
 
 def test_a_rejected_pod_that_finds_room_is_placed() -> None:
-    rejected = replace(NOTHING, pods=(DB,), rejections={DB.uid: Rejection("SMTAlignmentError", "")})
+    rejected = replace(
+        snapshot_of(), pods=(DB,), rejections={DB.uid: Rejection("SMTAlignmentError", "")}
+    )
     assert told(rejected, snapshot_of(DB)) == [("db", "Normal", "Placed")]
 
 
@@ -84,19 +106,30 @@ def test_what_a_running_pod_cannot_have_is_a_warning() -> None:
     unreadable = {"pod default/x": "spec: is wrong"}
     now = replace(before, complaints={DB.uid: complaint}, rejected_inputs=unreadable)
     (event,) = news(before, now)
-    assert (event.type, event.reason) == ("Warning", "TopologyAffinityError")
-    assert event.message.endswith("Topology locality; the pod keeps what it has")
+    assert (event["type"], event["reason"]) == ("Warning", "TopologyAffinityError")
+    assert event["message"].endswith("Topology locality; the pod keeps what it has")
 
 
 def test_pods_that_are_not_selected_hear_nothing() -> None:
     now = replace(snapshot_of(BIG), rejections={BIG.uid: Rejection(NOT_SELECTED, "not selected")})
-    assert told(NOTHING, now) == []
+    assert told(now) == []
+
+
+@pytest.mark.parametrize(("pause_s", "events"), [(1.0, 2), (3599.0, 2), (3601.0, 20)])
+def test_a_reason_that_comes_and_goes_is_told_once_in_an_hour(pause_s: float, events: int) -> None:
+    api = ApiModel()
+    telling = Telling(api, PodEvents(NODE, empty_snapshot()))
+    for number in range(20):
+        reason = Rejection(("SMTAlignmentError", "TopologyAffinityError")[number % 2], "no")
+        telling.outbound.publish(replace(snapshot_of(BIG), rejections={BIG.uid: reason}))
+        telling.run(pause_s / 2)
+    assert len(api.of("POST")) == events
 
 
 def test_the_event_is_one_as_the_kubelet_writes_them() -> None:
-    (event,) = news(NOTHING, replace(snapshot_of(DB), taken_at_s=1_796_040_000.7))
-    body = event_object(event, NODE)
-    assert body.pop("message") == event.message
+    (event,) = news(replace(snapshot_of(DB), taken_at_s=1_796_040_000.7))
+    body = dict(event)
+    assert "exclusive 1-2" in body.pop("message")
     assert body.pop("metadata") == {"name": "db.62d70bf7db013bc8", "namespace": "default"}
     assert body == {
         "apiVersion": "v1",
@@ -122,11 +155,10 @@ def test_its_name_is_a_name_however_long_the_pods_is(name: str) -> None:
     pod = replace(DB, name=name, uid=PodUID("other"))
     names = set()
     for snapshot in (snapshot_of(DB), snapshot_of(pod), snapshot_of(replace(pod, uid=DB.uid))):
-        (event,) = news(NOTHING, snapshot)
-        metadata = event_object(event, NODE)["metadata"]
-        assert isinstance(metadata, dict)
+        (event,) = news(snapshot)
+        metadata: Any = event["metadata"]
         first, _, digest = metadata["name"].rpartition(".")
-        assert event.pod.name.startswith(first)
+        assert event["involvedObject"]["name"].startswith(first)
         assert first[-1].isalnum()
         assert len(digest) == 16
         assert len(metadata["name"]) <= 253
@@ -135,9 +167,9 @@ def test_its_name_is_a_name_however_long_the_pods_is(name: str) -> None:
 
 
 def test_a_long_message_is_cut() -> None:
-    now = replace(NOTHING, pods=(BIG,), rejections={BIG.uid: Rejection("X", "x" * 5000)})
-    (event,) = news(NOTHING, now)
-    assert event_object(event, NODE)["message"] == "x" * 1024
+    now = replace(snapshot_of(), pods=(BIG,), rejections={BIG.uid: Rejection("X", "x" * 5000)})
+    (event,) = news(now)
+    assert event["message"] == "x" * 1024
 
 
 def test_an_agent_that_starts_again_tells_nothing_twice() -> None:
@@ -149,11 +181,33 @@ def test_an_agent_that_starts_again_tells_nothing_twice() -> None:
     events = dict(api.events)
     assert len(events) == 2
 
-    second = Telling(api, PodEvents(NODE, replace(now, ready=False)))
+    second = Telling(api, PodEvents(NODE, after(now), annotated=False))
     second.outbound.publish(now)
     second.run(10)
     assert second.outcomes == {("event", "said"): 1}  # 409: the warning was told already
     assert api.events == events
+
+
+def after(snapshot: Snapshot) -> Snapshot:
+    """Return what the next agent has of this in the checkpoint, before its first pass."""
+    return replace(snapshot, unenforced=frozenset(pod.uid for pod in snapshot.pods))
+
+
+def test_what_an_agent_placed_while_the_server_was_away_is_told_by_the_next_one() -> None:
+    api, now = ApiModel(), snapshot_of(DB, exclusive_pod("other", 2))
+    annotated = replace(DB, annotations={PLACEMENT: "what the agent before has said"})
+    telling = Telling(api, PodEvents(NODE, after(now)))
+    telling.outbound.publish(replace(now, pods=(annotated, *now.pods[1:])))
+    telling.run(10)
+    assert [event["involvedObject"]["name"] for event in api.events.values()] == ["other"]
+
+
+def test_where_nothing_tells_of_it_a_start_is_no_storm() -> None:
+    api, now = ApiModel(), snapshot_of(DB, exclusive_pod("other", 2))
+    telling = Telling(api, PodEvents(NODE, after(now), annotated=False))
+    telling.outbound.publish(now)
+    telling.run(10)
+    assert api.events == {}
 
 
 def test_a_warning_that_the_server_has_forgotten_is_told_by_the_next_agent() -> None:
@@ -177,7 +231,7 @@ def test_another_cpu_manager_is_told_of_on_the_node_once_though_nothing_else_is(
     api = ApiModel()
     for _ in range(2):  # the second one is of the agent after this one
         telling = Telling(api)
-        telling.outbound.say_first(other_manager("koordlet", "koordlet runs", 9.0, NODE))
+        telling.outbound.say(other_manager("koordlet", "koordlet runs", 9.0, NODE))
         telling.run(60)  # no snapshot has come, or none that may be told
         assert telling.outcomes == {("event", "said"): 1}
     (event,) = api.events.values()

@@ -1,16 +1,17 @@
-from collections.abc import Mapping
-from dataclasses import replace
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, replace
 
 import pytest
 
 from agent.core.entitlement import NOT_SELECTED, UNBACKED_BUDGET, UNSUPPORTED_RUNTIME
 from agent.core.pods import Pod, PodUID
+from agent.errors import StateFileError
 from agent.ports import Rejection, Snapshot
-from agent.report.evictions import Evictions, may_be_evicted
+from agent.report.evictions import Evictions, EvictionTimes, may_be_evicted
 from agent.simulation.clock import SimulatedClock
 from tests.reconciler.rig import exclusive_pod
 
-from .api_model import ApiModel, forbidden
+from .api_model import ApiModel, Asked, forbidden
 from .rig import snapshot_of, without
 from .telling import Telling
 
@@ -27,13 +28,25 @@ A = rejected("a")
 class Cluster:
     """Pods that do not fit, and an agent that may evict them."""
 
-    def __init__(self, *pods: Pod, most_per_hour: int = 10) -> None:
+    def __init__(
+        self, *pods: Pod, most_per_hour: int = 10, times: EvictionTimes | None = None
+    ) -> None:
         self.api = ApiModel()
         self.api.add(*pods)
-        clock = SimulatedClock()
-        evictions = Evictions(clock, most_per_hour=most_per_hour)
-        self.telling = Telling(self.api, evictions, clock=clock)
+        self.clock = SimulatedClock(start_s=1_796_040_000.0)
+        self.most_per_hour, self.times = most_per_hour, times
         self.snapshot = snapshot_of(*pods)
+        self.start()
+
+    def start(self) -> None:
+        """Let another agent take over, which sees what the one before it has done."""
+        pods = tuple(
+            replace(pod, is_terminating=True) if pod.full_name in self.evicted else pod
+            for pod in self.snapshot.pods
+        )
+        self.snapshot = replace(self.snapshot, pods=pods)
+        evictions = Evictions(self.clock, most_per_hour=self.most_per_hour, times=self.times)
+        self.telling = Telling(self.api, evictions, clock=self.clock)
 
     def run(self, seconds: float, snapshot: Snapshot | None = None) -> None:
         """Publish what is known every ten seconds, as an agent does."""
@@ -85,6 +98,7 @@ def test_what_is_placed_is_never_evicted() -> None:
 @pytest.mark.parametrize(
     "changes",
     [
+        {"controller": ""},
         {"controller": "DaemonSet"},
         {"controller": "Node"},
         {"annotations": {"kubernetes.io/config.mirror": "abc"}},
@@ -105,7 +119,6 @@ def test_some_pods_are_never_evicted(changes: dict[str, object]) -> None:
 @pytest.mark.parametrize(
     "changes",
     [
-        {"controller": ""},
         {"controller": "Job"},
         {"annotations": {"kubernetes.io/config.source": "api"}},
         {"priority": 1_999_999_999},
@@ -135,6 +148,95 @@ def test_so_many_an_hour_and_no_more() -> None:
     assert len(cluster.evicted) == 2
     cluster.run(600)
     assert len(cluster.evicted) == 4
+
+
+@dataclass
+class Memory:
+    """What a disk remembers; ``broken`` says that it can be neither read nor written."""
+
+    times_s: list[float] = field(default_factory=list)
+    broken: bool = False
+
+    def load(self) -> tuple[float, ...]:
+        self.check()
+        return tuple(self.times_s)
+
+    def save(self, times_s: Iterable[float]) -> None:
+        self.check()
+        self.times_s = list(times_s)
+
+    def check(self) -> None:
+        if self.broken:
+            raise StateFileError("evictions.json cannot be used")
+
+
+SIX = [rejected(f"p{n}") for n in range(6)]
+
+
+def test_an_agent_that_starts_again_has_no_more_an_hour_than_one_that_stays() -> None:
+    cluster = Cluster(*SIX, most_per_hour=2, times=Memory())
+    for evicted in (2, 4, 6):
+        for _ in range(5):
+            cluster.start()
+            cluster.run(600)
+            assert len(cluster.evicted) == evicted
+        cluster.run(600)
+
+
+def test_a_clock_that_is_set_back_opens_no_door() -> None:
+    in_an_hour = Memory([1_796_040_000.0 + 3600] * 2)
+    cluster = Cluster(*SIX, most_per_hour=2, times=in_an_hour)
+    cluster.run(3600)
+    assert cluster.evicted == []
+    cluster.run(600)
+    assert len(cluster.evicted) == 2
+
+
+def test_who_cannot_remember_evicts_nobody_and_says_so() -> None:
+    times = Memory(broken=True)
+    cluster = Cluster(*SIX, most_per_hour=2, times=times)
+    cluster.run(7200)
+    assert cluster.api.requests == []
+    assert cluster.troubles == {"eviction": "evictions.json cannot be used"}
+    times.broken = False
+    cluster.run(120)
+    assert len(cluster.evicted) == 2
+    assert len(times.times_s) == 2
+
+
+def test_who_does_not_know_what_was_evicted_before_waits_for_an_hour() -> None:
+    times = Memory(broken=True)
+    cluster = Cluster(*SIX, most_per_hour=2, times=times)
+    times.broken = False
+    cluster.run(3600)
+    assert cluster.evicted == []
+    cluster.run(600)
+    assert len(cluster.evicted) == 2
+
+
+def test_a_save_that_fails_after_an_eviction_lets_it_be_the_last() -> None:
+    times = Memory()
+    cluster = Cluster(*SIX, most_per_hour=5, times=times)
+
+    def fill_disk(asked: Asked) -> None:
+        times.broken = asked.method == "POST"
+
+    cluster.api.refuse = fill_disk
+    cluster.run(600)
+    assert len(cluster.evicted) == 1
+    cluster.api.refuse = lambda _asked: None
+    times.broken = False
+    cluster.run(600)
+    assert len(cluster.evicted) == 5
+    assert len(times.times_s) == 5
+
+
+def test_pods_that_are_being_deleted_are_let_go_and_do_not_count() -> None:
+    leaving = [replace(pod, is_terminating=True) for pod in SIX[:5]]
+    cluster = Cluster(*leaving, SIX[5], most_per_hour=1)
+    cluster.run(600)
+    assert cluster.evicted == ["default/p5"]
+    assert len(cluster.api.requests) == 1
 
 
 def test_a_disruption_budget_holds_and_is_asked_again() -> None:

@@ -35,6 +35,13 @@ def test_healthy_from_the_first_moment(told: Told) -> None:
         assert get(server.port, "/healthz") == (200, "text/plain; charset=utf-8", "ok\n")
 
 
+def test_an_agent_that_stalls_is_to_be_started_again(told: Told) -> None:
+    server = HttpServer("127.0.0.1:0", lambda: b"", told.current, lambda: "the last pass is old")
+    server.start()
+    with closing(server):
+        assert get(server.port, "/healthz")[::2] == (503, "the last pass is old\n")
+
+
 def test_metrics_are_what_the_room_renders_with_any_query(told: Told) -> None:
     with served(told, lambda: b"a 1\n") as server:
         status, kind, body = get(server.port, "/metrics?name[]=a")

@@ -28,6 +28,7 @@ BUSY = replace(
     complaints={PODS[0].uid: Rejection("TopologyAffinityError", "no room")},
     other_managers=("koordlet",),
     problems=("cannot write",),
+    unenforced=frozenset({PODS[0].uid, PODS[3].uid}),
     writes={"cpuset.cpus": 12, "cpu.max": 3},
     drift={"foreign_write": 2},
     decisions={"admitted": 3, "TopologyAffinityError": 1},
@@ -111,6 +112,7 @@ def test_numbers_are_those_of_the_node() -> None:
         ("demands_refused", ()): 1,
         ("other_cpu_manager", ("koordlet",)): 1,
         ("problems", ()): 1,
+        ("unenforced_pods", ()): 2,
         ("topology_manager_admission_requests_total", ()): 4,
         ("admission_rejections_total", ("TopologyAffinityError",)): 1,
         ("cgroup_writes_total", ("cpuset.cpus",)): 12,
@@ -165,6 +167,19 @@ def test_no_series_names_a_pod() -> None:
     labels = {label for _, values in samples(BUSY) for label in values}
     assert labels.isdisjoint(pod.name for pod in PODS)
     assert labels.isdisjoint(c.name for pod in PODS for c in pod.containers)
+
+
+def test_how_long_a_source_has_been_silent_is_told_where_there_is_one_that_speaks() -> None:
+    silent = OwnUse(lambda: 0, lambda: 0.0, source_silent_s=lambda: 12.5)
+    text = exposition(Told(BUSY).current, silent)().decode()
+    assert "\nnumalet_source_silence_seconds 12.5\n" in text
+    assert "silence" not in text_of(BUSY)
+
+
+def test_how_old_the_last_pass_is_is_a_number() -> None:
+    own = OwnUse(lambda: 0, lambda: 0.0, pass_age_s=lambda: 2.5)
+    text = exposition(Told(BUSY).current, own)().decode()
+    assert "\nnumalet_last_pass_age_seconds 2.5\n" in text
 
 
 def test_before_the_first_list_all_is_there_but_zero() -> None:

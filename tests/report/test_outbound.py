@@ -51,7 +51,7 @@ def test_nothing_is_told_before_it_is_decided_nor_by_one_who_only_observes() -> 
     telling = Telling(ApiModel())
     said = Script(FINE)
     for snapshot in (
-        replace(ready_snapshot(), ready=False),
+        replace(ready_snapshot(), tentative=True),
         replace(ready_snapshot(), observe=True),
     ):
         telling.wishes.messages = [message("a", said)]
@@ -102,7 +102,7 @@ def test_it_is_another_message_that_tries_whether_the_server_is_back() -> None:
 @pytest.mark.parametrize(
     "answer", [OVERLOADED, status(503), status(504, "timeout", "Timeout"), status(401)]
 )
-def test_a_server_in_trouble_is_left_alone_by_all_messages(answer: ApiAnswer) -> None:
+def test_a_server_in_trouble_is_left_alone_by_all_messages_of_a_kind(answer: ApiAnswer) -> None:
     telling = Telling(ApiModel())
     first, second = Script(answer, FINE), Script(FINE)
     telling.tell(message("a", first), message("b", second))
@@ -110,6 +110,30 @@ def test_a_server_in_trouble_is_left_alone_by_all_messages(answer: ApiAnswer) ->
     assert second.said == 0
     telling.run(0.1)
     assert (first.said, second.said) == (2, 1)
+
+
+def test_what_hangs_for_one_kind_delays_the_others_by_one_try_at_most() -> None:
+    telling = Telling(ApiModel())
+    tries: list[float] = []
+
+    def hang(_api: ApiServer) -> ApiAnswer:
+        telling.clock.advance(10.0)
+        tries.append(telling.clock.monotonic_s())
+        raise KubernetesError("no answer to PATCH: ReadTimeoutError")
+
+    telling.tell(*(message(str(number), hang) for number in range(250)))
+    for number in range(100):
+        said: list[float] = []
+
+        def say(_api: ApiServer, said: list[float] = said) -> ApiAnswer:
+            said.append(telling.clock.monotonic_s())
+            return FINE
+
+        asked_s = telling.clock.monotonic_s()
+        telling.tell(message(str(number), say, kind="other"))
+        telling.run(30)
+        assert said[0] - asked_s <= 11.0
+    assert len(tries) < 60
 
 
 def test_the_server_says_how_long_to_wait() -> None:
@@ -185,10 +209,28 @@ def test_a_missing_right_costs_one_request_in_five_minutes() -> None:
     )
 
 
-def test_a_namespace_that_is_being_deleted_is_no_missing_right() -> None:
-    ending = status(403, "is being terminated", causes=[{"reason": "NamespaceTerminating"}])
+def test_a_right_that_is_missing_in_one_namespace_silences_no_other() -> None:
     telling = Telling(ApiModel())
-    said = Script(ending, FINE)
+    refused, said = Script(forbidden("events")), Script(FINE)
+    for number in range(20):
+        for namespace, script in (("closed", refused), ("open", said)):
+            key = ("event", f"{namespace}{number}")
+            telling.wishes.messages.append(Message(key=key, say=script, namespace=namespace))
+    telling.tell()
+    telling.run(60)
+    assert (refused.said, said.said) == (1, 20)
+    telling.run(300)
+    assert refused.said == 2
+
+
+QUOTA = status(403, 'events "x" is forbidden: exceeded quota: q, used: 5, limited: 5', "Forbidden")
+ENDING = status(403, "is being terminated", causes=[{"reason": "NamespaceTerminating"}])
+
+
+@pytest.mark.parametrize("answer", [QUOTA, ENDING], ids=["quota", "namespace that ends"])
+def test_what_forbids_one_object_is_no_missing_right(answer: ApiAnswer) -> None:
+    telling = Telling(ApiModel())
+    said = Script(answer, FINE)
     telling.tell(message("a", said), message("b", said))
     telling.run()
     assert telling.outcomes == {("thing", "refused"): 1, ("thing", "said"): 1}

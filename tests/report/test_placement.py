@@ -109,6 +109,30 @@ def test_a_rejected_pod_has_no_placement() -> None:
     assert cluster.annotations(big) == {"other": "stays"}
 
 
+def test_what_the_cgroups_do_not_say_yet_is_not_told() -> None:
+    cluster = Watched()
+    cluster.api.add(DB)
+    refused = replace(snapshot_of(DB), unenforced=frozenset({DB.uid}))
+    for _ in range(100):
+        cluster.show(refused)
+    assert cluster.api.requests == []
+    cluster.show(snapshot_of(DB))
+    assert cluster.annotations(DB) == {PLACEMENT: TEXT}
+
+
+def test_a_placement_that_is_put_right_again_stays_told_and_another_one_does_not() -> None:
+    cluster = Watched(DB)
+    unenforced = frozenset({DB.uid})
+    cluster.show(replace(snapshot_of(DB), unenforced=unenforced))
+    assert len(cluster.api.requests) == 1
+    other = exclusive_pod("first", 3)
+    elsewhere = replace(without(snapshot_of(other, DB), other), unenforced=unenforced)
+    cluster.show(elsewhere)
+    assert cluster.annotations(DB) == {}
+    cluster.show(replace(elsewhere, unenforced=frozenset()))
+    assert '"pool":"4-7"' in cluster.annotations(DB)[PLACEMENT]
+
+
 def test_another_pod_of_that_name_is_not_told() -> None:
     cluster = Watched()
     cluster.api.add(replace(DB, uid=PodUID("new-uid")))

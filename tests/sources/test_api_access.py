@@ -135,6 +135,35 @@ def test_credentials_that_cannot_be_read_again_stay_in_use_and_are_named_in_the_
     assert "kubeconfig" in log["error"]
 
 
+@pytest.mark.parametrize("end", ["\nSECOND", "\0", "\u2026", "\x7f"])
+def test_what_can_be_no_token_is_refused_by_its_file_and_never_shown(rig: Rig, end: str) -> None:
+    rig.user = {"token": f"SECRET{end}"}
+    with pytest.raises(KubernetesError, match=r"kubeconfig .*the token has characters") as refused:
+        load_client(rig.kubeconfig("http://127.0.0.1:1"))
+    assert "SECRET" not in str(refused.value)
+
+
+def test_a_token_that_spoils_leaves_the_old_one_in_use(
+    rig: Rig, certificate: Certificate, tmp_path: Path
+) -> None:
+    service_account, time = account(tmp_path, certificate), FakeTime()
+    server = rig.start_server(page(), tls=certificate)
+    client = load_client(
+        None,
+        service_account=service_account,
+        environ=environ(server),
+        monotonic_s=time.monotonic_s,
+    )
+    (service_account / "token").write_text("SECRET\nSECOND")
+    time.monotonic += MINUTE_S
+    with capture_logs() as logs:
+        ask(client)
+    assert tokens(server) == ["first"]
+    (log,) = logs
+    assert str(service_account / "token") in log["error"]
+    assert "SECRET" not in log["error"]
+
+
 def test_a_user_without_a_token_sends_none(rig: Rig) -> None:
     rig.user = {}
     rig.start_server(page())

@@ -74,7 +74,7 @@ def test_an_overloaded_server_is_obeyed_for_as_long_as_it_asks_with_jitter_on_to
 
     detail = "the API server refuses with 429: Too many requests, please try again later."
     assert rig.until_last() == [SourceState(healthy=False, detail=detail), EMPTY, WELL]
-    assert rig.time.waits == [7 + 1]
+    assert rig.time.waits == [7 + 3.5]
 
 
 def test_a_wait_asked_for_in_the_status_object_counts_like_the_header(rig: Rig) -> None:

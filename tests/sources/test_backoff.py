@@ -40,6 +40,12 @@ def test_a_wait_is_drawn_from_nothing_to_its_ceiling() -> None:
     assert drawn == [(0, 1), (0, 2), (0, 3)]
 
 
+def test_a_wait_that_is_asked_for_is_kept_and_spread_by_half_of_it_at_least() -> None:
+    backoff = Backoff(first_s=4, most_s=30, uniform=highest)
+
+    assert [backoff.next_s(asked_s) for asked_s in (2, 30, 0)] == [2 + 4, 30 + 15, 16]
+
+
 @given(attempts=st.integers(1, 2000))
 def test_no_wait_is_ever_longer_than_the_longest(attempts: int) -> None:
     backoff = Backoff(first_s=1, most_s=30)

@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 from structlog.testing import capture_logs
 
+from agent.core.cgroups import CgroupPath
 from agent.core.pods import Container, DeviceNodes, Kind, Pod, PodUID
-from agent.ports import DevicesFound, Event, PodChanged, PodGone, PodsListed, Tick
+from agent.ports import CgroupsChanged, DevicesFound, Event, PodChanged, PodGone, PodsListed, Tick
 from agent.sources.kubelet_devices import DeviceSettings, KubeletDevices
 from agent.sources.pod_resources import KubeletSilent, NoPodResources, PodResources
 from tests.report.rig import until
@@ -24,6 +25,7 @@ NIC = "example.com/nic"
 SETTINGS = DeviceSettings(
     limit_s=10.0, first_pause_s=0.5, most_pause_s=4.0, late_pause_s=60.0, close_s=1.0
 )
+ON_0: DeviceNodes = {"app": {GPU: ((0,),)}}
 ON_1: DeviceNodes = {"app": {GPU: ((1,),)}}
 SILENT = KubeletSilent("the kubelet is silent")
 
@@ -34,6 +36,7 @@ def gpu_pod(name: str, *resources: str) -> Pod:
 
 
 A, B = gpu_pod("a"), gpu_pod("b")
+AGAIN = replace(A, uid=PodUID("a-again"))
 PLAIN = Pod(uid=PodUID("plain"), name="plain", app_containers=(Container(name="app"),))
 
 
@@ -181,6 +184,81 @@ def test_a_pod_is_told_of_once_however_often_it_changes() -> None:
     assert world.hear(PodChanged(A)) == [DevicesFound(A.uid, ON_1)]
     assert world.hear(PodChanged(replace(A, labels={"new": "label"})), PodsListed((A,))) == []
     assert world.asked == 1
+
+
+@pytest.mark.parametrize("gone", [PodGone(A.uid), PodsListed((AGAIN,))], ids=str)
+def test_what_a_predecessor_had_is_not_told_of_a_pod_of_his_name(gone: Event) -> None:
+    """A StatefulSet's pod is deleted by force, and made again before the kubelet has heard of that."""
+    world = World(says={"default/a": ON_1}, cgroups={A.uid})
+    assert world.hear(PodChanged(A)) == [DevicesFound(A.uid, ON_1)]
+
+    assert world.hear(gone, PodChanged(AGAIN)) == []
+    assert world.wait(5) == []
+    world.says, world.cgroups = {"default/a": ON_0}, {AGAIN.uid}
+
+    assert world.wait(1 + SETTINGS.most_pause_s) == [DevicesFound(AGAIN.uid, ON_0)]
+
+
+def test_a_predecessor_that_has_left_before_his_cgroup_was_made_may_still_be_listed() -> None:
+    world = World(says={"default/a": ON_1})
+    world.hear(PodChanged(A))
+
+    assert world.hear(PodGone(A.uid), PodChanged(AGAIN)) == []
+    assert world.wait(SETTINGS.limit_s) == [DevicesFound(AGAIN.uid, ON_1)]
+
+
+def test_a_predecessor_who_has_gone_long_ago_delays_nobody() -> None:
+    world = World(says={"default/a": ON_1})
+    world.hear(PodChanged(A), PodGone(A.uid))
+    world.wait(SETTINGS.limit_s)
+
+    assert world.hear(PodChanged(AGAIN)) == [DevicesFound(AGAIN.uid, ON_1)]
+    world.hear(PodGone(AGAIN.uid))
+    assert world.source._former.keys() == {AGAIN.uid}
+
+
+def test_beside_a_predecessor_s_cgroup_a_pod_waits_no_longer_than_its_limit() -> None:
+    world = World(says={"default/a": ON_1}, cgroups={A.uid})
+    world.hear(PodChanged(A))
+    world.wait(100)
+
+    assert world.hear(PodGone(A.uid), PodChanged(AGAIN)) == []
+    assert world.wait(SETTINGS.limit_s) == [DevicesFound(AGAIN.uid, None)]
+    world.cgroups.clear()
+    assert world.wait(SETTINGS.late_pause_s) == [DevicesFound(AGAIN.uid, ON_1)]
+
+
+@pytest.mark.parametrize("unreadable", [None, frozenset({A.uid})], ids=str)
+def test_who_cannot_be_read_any_more_has_not_gone(unreadable: frozenset[PodUID] | None) -> None:
+    world = World()
+    world.hear(PodChanged(A), PodsListed((), unreadable))
+    world.says = {"default/a": ON_1}
+
+    assert world.wait(1) == [DevicesFound(A.uid, ON_1)]
+
+
+def test_a_cgroup_that_appears_wakes_who_waits_for_it() -> None:
+    world = World(says={"default/a": {"app": {}}, "default/b": {"app": {}}})
+    world.hear(PodChanged(A), PodChanged(B))
+    assert world.hear(CgroupsChanged(CgroupPath("of/another"))) == []
+    asked = world.asked
+
+    world.cgroups.add(A.uid)
+
+    assert world.hear(CgroupsChanged(CgroupPath("of/a"))) == [DevicesFound(A.uid, {"app": {}})]
+    assert world.asked == asked + 1
+
+
+def test_a_kubelet_that_is_silent_is_not_asked_at_each_new_cgroup() -> None:
+    world = World(says=SILENT)
+    world.hear(PodChanged(A))
+    world.cgroups.add(A.uid)
+    world.hear(CgroupsChanged(CgroupPath("of/a")))
+    asked = world.asked
+
+    world.hear(*(CgroupsChanged(CgroupPath("of/a/container")) for _ in range(5)))
+
+    assert world.asked == asked
 
 
 @pytest.mark.parametrize("gone", [PodGone(A.uid), PodsListed((PLAIN,))], ids=str)

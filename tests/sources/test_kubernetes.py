@@ -106,7 +106,7 @@ def test_a_pod_that_cannot_be_read_is_reported_and_the_others_are_listed(rig: Ri
 
     assert rig.until_last() == [
         InputRejected("pod default/odd", "spec.containers[0]: no quantity"),
-        PodsListed((pod("a"), pod("b"))),
+        PodsListed((pod("a"), pod("b")), frozenset({PodUID("uid-odd")})),
         WELL,
     ]
 
@@ -253,7 +253,7 @@ def test_another_error_inside_a_stream_is_reported_and_its_wait_obeyed(rig: Rig)
     assert bad == SourceState(
         healthy=False, detail="the API server refuses with 429: storage starts"
     )
-    assert rig.time.waits == [9 + 1]
+    assert rig.time.waits == [9 + 4.5]
 
 
 def test_a_silent_watch_is_noticed_and_the_pods_are_listed_again(rig: Rig) -> None:
@@ -264,6 +264,16 @@ def test_a_silent_watch_is_noticed_and_the_pods_are_listed_again(rig: Rig) -> No
     assert isinstance(bad, SourceState)
     assert "timed out" in bad.detail
     assert rest == [PodsListed((pod("b"),)), WELL]
+
+
+def test_everything_that_comes_from_the_server_ends_its_silence(rig: Rig) -> None:
+    rig.serve(status(503, "ServiceUnavailable"), page(), stalled(LAST))
+
+    rig.until_last()
+    assert rig.time.waits == [1]
+    assert rig.watch.silent_s() == 0
+    rig.time.monotonic += 40
+    assert rig.watch.silent_s() == 40
 
 
 @pytest.mark.parametrize("answer", [silence(), half_a_list()])

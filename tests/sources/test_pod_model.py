@@ -145,6 +145,12 @@ def test_null_is_the_same_as_absent() -> None:
     assert pod == parse_pod(raw_pod(), where="")
 
 
+def test_a_pod_whose_deletion_has_begun_is_terminating() -> None:
+    assert not parse_pod(raw_pod(), where="x").is_terminating
+    assert not parse_pod(raw_pod(deletionTimestamp=None), where="x").is_terminating
+    assert parse_pod(raw_pod(deletionTimestamp="2026-11-30T12:00:00Z"), where="x").is_terminating
+
+
 def test_a_budget_may_stand_in_an_annotation() -> None:
     value = json.dumps({"cpu": "6", "memory": "9Gi"})
 

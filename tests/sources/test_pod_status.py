@@ -112,6 +112,38 @@ def test_whether_a_container_is_exclusive_does_not_change_while_a_resize_waits(
     assert read.resources == allocated
 
 
+def budget_in_wait(limit: str, *conditions: str) -> Resources | None:
+    """Return the budget that is read while a resize of limits alone waits."""
+    pod = raw("pod-deferred")
+    pod["spec"]["resources"] = {
+        "requests": {"cpu": "2", "memory": "256Mi"},
+        "limits": {"cpu": limit, "memory": "512Mi"},
+    }
+    pod["status"]["conditions"] = [{"type": t, "status": "True"} for t in conditions]
+    pod["status"]["allocatedResources"] = {"cpu": "2", "memory": "256Mi"}
+    pod["status"]["resources"] = {
+        "requests": {"cpu": "1999m", "memory": "256Mi"},
+        "limits": {"cpu": "4", "memory": "512Mi"},
+    }
+    return parse_pod(pod, where="").budget
+
+
+def test_limits_of_a_budget_are_those_in_force_while_a_resize_waits() -> None:
+    requests = {"cpu": 2000, "memory": 256 * MI}
+    allocated = Resources(requests=requests, limits={"cpu": 4000, "memory": 512 * MI})
+    asked = Resources(requests=requests, limits={"cpu": 6000, "memory": 512 * MI})
+    assert budget_in_wait("6", "PodResizePending") == allocated
+    assert budget_in_wait("6") == asked
+    # What is in force until a resize is carried out was allocated before.
+    assert budget_in_wait("6", "PodResizePending", "PodResizeInProgress") == asked
+
+
+def test_a_guaranteed_budget_stays_so_though_numalet_has_lifted_the_quota() -> None:
+    pod = raw("pod-deferred")
+    pod["status"]["resources"]["limits"] = {"cpu": "100", "memory": "256Mi"}
+    assert parse_pod(pod, where="").budget == equal(5000, 256)
+
+
 def test_a_resize_waits_even_before_the_kubelet_says_so() -> None:
     assert deferred(equal(4000, 128), SHARED, conditions={}).resources == SHARED
 

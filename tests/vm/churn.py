@@ -38,12 +38,13 @@ KUBELET_S = 0.45
 COMM = "pod-"
 """With the number of the pod: the name of a busy process (comm of proc(5), 15 letters at most)."""
 PROGRAM = """
-open(my $procs, ">", "$ARGV[0]/cgroup.procs") or die; print $procs $$; close($procs) or die;
 $0 = $ARGV[1];
+open(my $procs, ">", "$ARGV[0]/cgroup.procs") or die; print $procs $$; close($procs) or die;
 while (1) { select(undef, undef, undef, 0.05); for (1 .. 100) {} }
 """
-"""Joins a cgroup, and then is busy again and again: whoever wakes up goes to any CPU that he may use
-and that is idle.  One that never slept would take all the time of the others where CPUs are emulated."""
+"""Has its name, by which it is traced, before it joins a cgroup, and then is busy again and again: whoever
+wakes up goes to any CPU that he may use and that is idle.  One that never slept would take all the time
+of the others where CPUs are emulated."""
 
 
 def _resources(cpu: str, memory: str = "4Mi") -> Raw:

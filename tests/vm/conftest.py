@@ -2,8 +2,10 @@
 
 import pytest
 
-from hack.lab import image, packages
+from hack.lab import image
 from hack.lab.errors import UnavailableError
+
+from .rig import not_available
 
 _TIMEOUT_S = 900  # the first boot on a machine builds the images
 
@@ -22,7 +24,6 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
 def lab() -> None:
     """Skip where this machine has no lab, and cannot have one."""
     try:
-        packages.need(packages.EMULATOR)
         image.prepare("6.1")
     except UnavailableError as reason:
-        pytest.skip(str(reason))
+        not_available(reason)

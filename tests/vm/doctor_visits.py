@@ -19,6 +19,7 @@ from agent.node.state_folder import StateFolderLock
 CGROUPS = Path("/sys/fs/cgroup")
 STATE_FOLDER = Path("/var/lib/numalet")
 KUBELET_FOLDER = Path("/var/lib/kubelet")
+HIERARCHY = ("cgroup-v2", "cgroup-root")
 RESERVED = "0,4"
 RESERVED_MASK = "11"
 CONFIG_FILE = Path("/etc/numalet.yaml")
@@ -46,6 +47,10 @@ class Visits:
             raise RuntimeError(f"{condition}: status {ended.returncode}: {ended.stderr}")
         answer = json.loads(ended.stdout)
         self.said[condition] = {"status": ended.returncode, "stderr": ended.stderr, **answer}
+        if any(f["check"] in HIERARCHY and f["level"] == "problem" for f in answer["findings"]):
+            start = [*around, "numalet", "run", "--once", "--pods", str(self.folder)]
+            refused = subprocess.run(start, capture_output=True, text=True, check=False)
+            self.said[condition]["run"] = {"status": refused.returncode, "stderr": refused.stderr}
         return {finding["check"]: finding["cure"] for finding in answer["findings"]}
 
     def note(self, name: str, value: object) -> None:

@@ -10,14 +10,13 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.core.contest import MOST_REPAIRS
-
-from .kubelet_host import run
+from .kubelet_host import PATIENCE_S, run
 from .kubernetes_node import Story, node, raw_pods
 
 CPU = Path("/sys/devices/system/cpu")
 NAMES = ("guaranteed", "latency-critical-db", "burstable")
-REWRITES = 3 * MOST_REPAIRS
+REWRITES = 5
+"""So often a stubborn program goes on after it has been left alone."""
 
 
 def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
@@ -36,11 +35,14 @@ def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
     }
 
 
-def rewrite(file: Path, value: str) -> None:
+def rewrite(file: Path, value: str, log: Path) -> None:
     """Write a value again and again, as a program does that thinks the file is its own."""
-    for _ in range(REWRITES):
+    deadline = time.monotonic() + PATIENCE_S
+    while "is left as it is" not in log.read_text() and time.monotonic() < deadline:
         file.write_text(value)
         time.sleep(0.1)
+    for _ in range(REWRITES):
+        file.write_text(value)
 
 
 def tell(story: Story) -> None:
@@ -60,10 +62,12 @@ def tell(story: Story) -> None:
         story, "set-property", lambda: run("systemctl", *properties, app.name, "CPUWeight=50")
     )
     interfere(story, "another program", lambda: cpus.write_text("0-7"))
+    mems = database / "cpuset.mems"
+    interfere(story, "another node", lambda: mems.write_text("0-1"))
     controllers = story.pods["latency-critical-db"].path / "cgroup.subtree_control"
     interfere(story, "a controller switched off", lambda: controllers.write_text("-cpuset"))
     told_of = story.agent.log.stat().st_size
-    interfere(story, "a stubborn program", lambda: rewrite(cpus, "0-7"))
+    interfere(story, "a stubborn program", lambda: rewrite(cpus, "0-7", story.agent.log))
     story.told["a stubborn program"]["log"] = story.agent.log.read_bytes()[told_of:].decode()
     container = story.pods["guaranteed"].containers["app"].id
     update = "runc", "--systemd-cgroup", "update", "--cpuset-cpus=0-7", container
@@ -74,9 +78,9 @@ def tell(story: Story) -> None:
     (owned,) = (c["cpus"] for pod in decided for c in pod["containers"] if c["name"] == "app")
     switch = CPU / f"cpu{owned}" / "online"
     switch.write_text("0")
-    time.sleep(3)
+    story.agent.wait("the drift", lambda status: status["drift"].get("cpu_offline"))
     story.told["offline"] = {
-        "status": story.agent.wait("any answer", lambda status: status),
+        "status": story.agent.wait_for_rest(),
         "pods": {name: story.look_at(pod) for name, pod in story.pods.items()},
     }
     switch.write_text("1")

@@ -67,7 +67,7 @@ class Stage:
             self.cgroups,
             memory,
             SystemClock(),
-            on_moved=self.moved.set,
+            on_moved=lambda _path: self.moved.set(),
             deadline_s=deadline_s,
             margin_bytes=MARGIN,
         )

@@ -11,6 +11,8 @@ import random
 import signal
 import sys
 import time
+from collections.abc import Collection
+from contextlib import suppress
 from pathlib import Path
 
 from .containerd import Containerd
@@ -19,6 +21,7 @@ from .kubernetes_node import BUSY, Story, allowed, node, populated, raw_pods
 
 KILLS = 2
 LONGEST_LIFE_S = 6.0
+BUSY_TICKS = 10
 LOOKS = 100
 """So often it is looked where a busy loop runs."""
 DEBUG = {
@@ -27,16 +30,24 @@ DEBUG = {
 }
 
 
-def where_they_run(processes: dict[str, int]) -> dict[str, list[int]]:
-    """Look often where busy processes run, and stop them then: they take time from all others.
+def field_of_stat(pid: int, number: int) -> int:
+    """Return a field of proc_pid_stat(5) behind the name in parentheses."""
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[number - 3])
 
-    It is field 39 of stat, after a name in parentheses.
-    """
+
+def let_go(pids: Collection[int]) -> bool:
+    """Let programs go that wait, and tell whether all of them have been busy (field 14)."""
+    with suppress(OSError), os.fdopen(os.open(BUSY, os.O_WRONLY | os.O_NONBLOCK), "w") as gate:
+        gate.write("go\n")
+    return all(field_of_stat(pid, 14) > BUSY_TICKS for pid in pids)
+
+
+def where_they_run(processes: dict[str, int]) -> dict[str, list[int]]:
+    """Look often where busy processes run (field 39), and stop them: they take time from all others."""
     cpus: dict[str, set[int]] = {name: set() for name in processes}
     for _ in range(LOOKS):
         for name, pid in processes.items():
-            stat = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-            cpus[name].add(int(stat[39 - 3]))
+            cpus[name].add(field_of_stat(pid, 39))
         time.sleep(0.01)
     for pid in processes.values():
         os.kill(pid, signal.SIGSTOP)
@@ -53,10 +64,9 @@ def tell(story: Story, *, more: bool) -> None:
     host.delete(story.pods["short"])
     story.observe("placed")
     loops = {"latency-critical-db": "log-collector", "annotated": "helper"}
-    BUSY.write_text("go\n")
-    told["busy loops"] = where_they_run(
-        {name: story.pods[pod].containers[name].pid for pod, name in loops.items()}
-    )
+    busy = {name: story.pods[pod].containers[name].pid for pod, name in loops.items()}
+    wait_until("busy loops", lambda: let_go(busy.values()))
+    told["busy loops"] = where_they_run(busy)
 
     if more:
         kill_often(story)

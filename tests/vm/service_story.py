@@ -144,6 +144,14 @@ def units() -> list[str]:
 
 
 def tell(story: Story) -> None:
+    """Tell all of it, one part after the other."""
+    start(story)
+    disturb(story)
+    hang(story)
+    take_away(story)
+
+
+def start(story: Story) -> None:
     told = story.stages
     told["verify"] = run("systemd-analyze", "verify", UNIT)
     told["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)["out"]
@@ -165,6 +173,8 @@ def tell(story: Story) -> None:
     story.observe("running")
     told["again"] = run(NUMALET, "exec", "db/database", "--", "true")
 
+
+def disturb(story: Story) -> None:
     run("systemctl", "restart", UNIT)
     wait("the restart", is_settled)
     story.observe("restarted")
@@ -177,12 +187,18 @@ def tell(story: Story) -> None:
     wait_for_passes(2)
     story.observe("killed")
 
+    story.stages["doctor"] = run(NUMALET, "doctor", "-o", "json")
     run("systemctl", "daemon-reload")
+    run("systemctl", "show", "--property=Version")  # it answers once all is done
     wait("the drift", lambda: (status() or {}).get("drift"))
+    wait_for_passes(2)
     wait("the repair", is_settled)
     story.observe("reloaded")
 
-    hang(story)
+
+def take_away(story: Story) -> None:
+    """Release beside running programs, begin again, and release when all have ended."""
+    told = story.stages
     run("systemctl", "stop", UNIT)
     told["release beside programs"] = run(NUMALET, "release")
     story.observe("given back")

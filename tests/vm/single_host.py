@@ -75,6 +75,9 @@ class Story:
         for name, command in COMMANDS.items():
             join = f"echo $$ >{self.pod / name}/cgroup.procs"
             self.processes[name] = subprocess.Popen(["sh", "-c", f"{join} && {command}"])
+        for name, process in self.processes.items():
+            joined = self.pod / name / "cgroup.procs"
+            self.wait("its place", lambda _: f"{process.pid}" in joined.read_text().split())  # noqa: B023 - used at once
 
     def end_processes(self) -> None:
         for process in self.processes.values():

@@ -16,6 +16,7 @@ PLACE = "/sys/fs/cgroup/numalet-tests"
 COMMAND = f"""
 set -e
 echo '+cpuset +cpu +memory' >/sys/fs/cgroup/cgroup.subtree_control
+! grep -qw hugetlb /sys/fs/cgroup/cgroup.controllers || echo +hugetlb >/sys/fs/cgroup/cgroup.subtree_control
 mkdir {PLACE}
 export NUMALET_TEST_CGROUP={PLACE} NUMALET_TEST_HOTPLUG=1
 python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s tests/cgroups

@@ -126,6 +126,21 @@ def test_a_hierarchy_that_numalet_cannot_use_is_called_by_its_name(
     assert sentence in what
 
 
+@pytest.mark.parametrize(
+    ("condition", "sentence"),
+    [
+        ("read-only", "/sys/fs/cgroup is mounted read-only; run numalet on the host, or mount"),
+        ("own namespace", "lacks the controllers"),
+        ("hybrid", "is hybrid: cgroup v1 has the controllers"),
+    ],
+)
+def test_nor_does_the_agent_begin_there(bare: Visits, condition: str, sentence: str) -> None:
+    refused = bare[condition]["run"]
+
+    assert refused["status"] == 3
+    assert sentence in refused["stderr"]
+
+
 def test_a_systemd_guest_is_ready_and_its_services_roam(systemd: Visits) -> None:
     visit = systemd["as it is"]
 

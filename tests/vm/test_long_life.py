@@ -5,7 +5,7 @@ import pytest
 from . import test_runtimes as promises
 from .test_runtimes import AGENT, Life, live
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.alone]
 
 
 @pytest.fixture(scope="module")
@@ -23,6 +23,7 @@ test_a_short_life = promises.test_a_container_that_lives_for_less_than_half_a_se
 test_a_busy_sidecar = (
     promises.test_a_busy_sidecar_never_runs_on_the_cpus_of_its_pod_s_exclusive_container
 )
+test_the_metric = promises.test_the_agent_s_own_metric_tells_no_window_too_short
 test_no_value_twice = promises.test_no_value_is_written_where_it_stands_already
 test_a_restart = promises.test_a_restarted_container_keeps_its_cpus_under_its_new_id
 test_an_ephemeral_container = promises.test_an_ephemeral_container_runs_on_the_default_cpu_set

@@ -14,7 +14,7 @@ from hack.lab.topology import TOPOLOGIES
 from .rig import in_guest
 from .tracing import FileWrite, Traced, file_writes, read_journal
 
-pytestmark = pytest.mark.vm
+pytestmark = [pytest.mark.vm, pytest.mark.alone]
 
 Told = dict[str, Any]
 AGENT = "numalet"
@@ -148,6 +148,34 @@ def test_a_busy_sidecar_never_runs_on_the_cpus_of_its_pod_s_exclusive_container(
     decided = life.decided("placed")
     for name, ran_on in life.told["busy loops"].items():
         assert CPUSet(ran_on) <= CPUSet.parse(decided[name]["cpus"]), name
+
+
+def test_the_agent_s_own_metric_tells_no_window_too_short(life: Life) -> None:
+    """Until the agent was killed, of which it knows nothing any more."""
+    told = life.status("placed")["confinement"]
+    until_s = life.told["placed"]["at"]
+    made_s = {
+        traced.fields["path"]: traced.at_s
+        for traced in life.journal
+        if traced.event == "cgroup_mkdir" and traced.at_s < until_s
+    }
+    confined_s = {
+        write.cgroup: write.at_s
+        for write in life.writes()
+        if write.comm == AGENT and write.file == "cpuset.cpus" and write.at_s < until_s
+    }
+    leaves = [one["leaf"] for one in life.containers("placed").values()]
+    windows_s = [
+        next(at_s for cgroup, at_s in confined_s.items() if leaf.endswith(cgroup))
+        - next(at_s for path, at_s in made_s.items() if path.endswith(leaf))
+        for leaf in leaves
+    ]
+
+    containers = told["container"]
+    assert containers["found"] == {"nothing": containers["confined"], "running": 0, "unseen": 0}
+    assert containers["confined"] >= len(leaves)
+    assert containers["windowSeconds"] >= sum(windows_s) * 0.9
+    assert told["pod"]["confined"] == sum(told["pod"]["found"].values()) > 0
 
 
 def test_no_value_is_written_where_it_stands_already(life: Life) -> None:

@@ -150,7 +150,7 @@ def test_a_service_that_hangs_is_noticed_by_systemd_and_says_where(
 ) -> None:
     assert re.search(r"numalet.service: Watchdog timeout \(limit 10s\)!", journal)
     assert re.search(r"numalet\[\d+\]: Fatal Python error: Aborted", journal)
-    assert re.search(r'numalet\[\d+\]:   File ".*/reconciler.py", line \d+ in _waiting', journal)
+    assert re.search(r'numalet\[\d+\]:   File ".*/reconciler.py", line \d+ in run', journal)
 
 
 def test_a_daemon_reload_is_noticed_and_repaired(story: Story) -> None:
@@ -175,6 +175,13 @@ def test_release_beside_running_programs_lets_them_run_everywhere_and_says_so(
 def test_a_start_after_that_takes_them_in_again(story: Story) -> None:
     for part in ("programs", "cgroups"):
         assert story["taken again"][part] == story["running"][part]
+
+
+def test_the_doctor_finds_nothing_wrong_with_what_exec_started(story: Story) -> None:
+    findings = json.loads(story["doctor"]["out"])["findings"]
+    assert [f["what"] for f in findings if f["check"] == "systemd-units"] == [
+        "systemd writes no cpuset that is in the way"
+    ]
 
 
 def test_a_container_has_one_program_at_a_time(story: Story) -> None:

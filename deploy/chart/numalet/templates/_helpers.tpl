@@ -13,13 +13,18 @@ app.kubernetes.io/name: numalet
   "containerd" "/run/containerd/io.containerd.runtime.v2.task"
   "k3s" "/run/k3s/containerd/io.containerd.runtime.v2.task"
   "cri-o" "/run/containers/storage/overlay-containers"
+  "docker" "/var/lib/docker/containers"
 ) .Values.runtime }}
+{{- end }}
+
+{{- define "numalet.shimSandboxes" -}}
+{{ eq .Values.runtime "k3s" | ternary "/run/k3s" "/run" }}/containerd/io.containerd.sandbox.controller.v1.shim
 {{- end }}
 
 {{- define "numalet.config" -}}
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
-{{ toYaml .Values.config.kubelet }}
+{{ toYaml (omit .Values.config.kubelet "apiVersion" "kind") }}
 ---
 apiVersion: numalet.io/v1alpha1
 kind: AgentConfiguration
@@ -28,7 +33,9 @@ kind: AgentConfiguration
 
 {{- define "numalet.container" -}}
 image: {{ include "numalet.image" . }}
-imagePullPolicy: {{ .Values.image.pullPolicy }}
+{{- with .Values.image.pullPolicy }}
+imagePullPolicy: {{ . }}
+{{- end }}
 resources: {{ toYaml .Values.resources | nindent 2 }}
 securityContext:
   runAsUser: 0
@@ -37,7 +44,4 @@ securityContext:
   allowPrivilegeEscalation: false
   readOnlyRootFilesystem: true
   capabilities: {drop: [ALL]}
-  {{- if .Values.openshift }}
-  seLinuxOptions: {type: spc_t}
-  {{- end }}
 {{- end }}

@@ -1,0 +1,3 @@
+from tests.cli.conftest import numalet
+
+__all__ = ["numalet"]
