@@ -1,6 +1,7 @@
 """Reads what cgroups say."""
 
 from collections.abc import Iterable, Mapping
+from functools import cache
 
 from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
 from agent.core.cpuset import CPUSet, NodeSet
@@ -33,7 +34,7 @@ class Observer:
     def __init__(self, cgroups: Cgroups, *, amounts: bool = True) -> None:
         """Look at ``cgroups``; without ``amounts`` not at weights and limits of memory."""
         self._cgroups = cgroups
-        self._amounts = amounts
+        self._files = (*_FILES, *_AMOUNTS) if amounts else _FILES
         self.switched_off: frozenset[CgroupPath] = frozenset()
         """Cgroups of the last look that have no cpuset files though something runs in them.
 
@@ -44,9 +45,10 @@ class Observer:
         """Read what cgroups say; those that have vanished, or have no cpuset files, are left out."""
         observed: dict[CgroupPath, tuple[int, CgroupValues]] = {}
         switched_off = set()
+        parse = cache(_values)  # most cgroups say the same
         for path in paths:
             try:
-                values, identity = self._read(path), self._cgroups.identity(path)
+                values, identity = parse(*self._read(path)), self._cgroups.identity(path)
                 if values is None and isinstance(identity, int) and self._is_populated(path):
                     switched_off.add(path)
             except CgroupError as error:
@@ -57,27 +59,35 @@ class Observer:
         self.switched_off = frozenset(switched_off)
         return observed
 
-    def _texts(self, path: CgroupPath, files: Iterable[str]) -> list[str | None]:
-        texts = (self._cgroups.read(path, file) for file in files)
-        return [text if isinstance(text, str) else None for text in texts]
-
     def _is_populated(self, path: CgroupPath) -> bool:
         return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
 
-    def _read(self, path: CgroupPath) -> CgroupValues | None:
-        cpus, mems, effective_cpus, effective_mems, cpu_max = self._texts(path, _FILES)
-        weight, memory_max = self._texts(path, _AMOUNTS) if self._amounts else (None, None)
-        if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
-            return None
-        return CgroupValues(
-            cpus=CPUSet.parse(cpus) or None,
-            mems=NodeSet.parse(mems) or None,
-            cpu_max=None if cpu_max is None else parse_cpu_max(cpu_max),
-            cpu_weight=None if weight is None else int(weight),
-            memory_max=None if memory_max is None else parse_memory_max(memory_max),
-            effective_cpus=CPUSet.parse(effective_cpus),
-            effective_mems=NodeSet.parse(effective_mems),
-        )
+    def _read(self, path: CgroupPath) -> list[str | None]:
+        texts = (self._cgroups.read(path, file) for file in self._files)
+        return [text if isinstance(text, str) else None for text in texts]
+
+
+def _values(  # noqa: PLR0913, PLR0917 - one a file, in the order of `_FILES` and `_AMOUNTS`
+    cpus: str | None,
+    mems: str | None,
+    effective_cpus: str | None,
+    effective_mems: str | None,
+    cpu_max: str | None,
+    weight: str | None = None,
+    memory_max: str | None = None,
+) -> CgroupValues | None:
+    """Return what the texts of a cgroup's files say, None where it has no cpuset files."""
+    if cpus is None or mems is None or effective_cpus is None or effective_mems is None:
+        return None
+    return CgroupValues(
+        cpus=CPUSet.parse(cpus) or None,
+        mems=NodeSet.parse(mems) or None,
+        cpu_max=None if cpu_max is None else parse_cpu_max(cpu_max),
+        cpu_weight=None if weight is None else int(weight),
+        memory_max=None if memory_max is None else parse_memory_max(memory_max),
+        effective_cpus=CPUSet.parse(effective_cpus),
+        effective_mems=NodeSet.parse(effective_mems),
+    )
 
 
 def parse_cpu_max(text: str) -> CpuMax:

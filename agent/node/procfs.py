@@ -12,6 +12,7 @@ from agent.core.node_facts import RunningProcess
 from agent.errors import EnvironmentProblem
 
 _PF_FORKNOEXEC = 0x40
+_RUNC_INIT = re.compile(rb"[^\0]*runc\0init\0")
 _COMM = 15
 _FLOCK = re.compile(r"^\d+: FLOCK +ADVISORY +WRITE +(\d+) ", re.MULTILINE)
 
@@ -88,15 +89,17 @@ def has_program(pid: int) -> bool:
     """Tell whether a process has executed a program, and not only been made by a container runtime.
 
     A process that was forked and has not executed anything has ``PF_FORKNOEXEC``
-    (include/linux/sched.h, shown in field 9 of proc_pid_stat(5)); runc executes itself before, and
-    says so in its name.  One that has gone has none.
+    (include/linux/sched.h, shown in field 9 of proc_pid_stat(5)); runc executes itself before, as
+    ``runc init``.  One that has gone has none.
     """
+    folder = Path(psutil.PROCFS_PATH, str(pid))
     try:
         # Bytes: a process may give itself any name.
-        name, _, rest = Path(psutil.PROCFS_PATH, str(pid), "stat").read_bytes().rpartition(b")")
+        flags = int((folder / "stat").read_bytes().rpartition(b")")[2].split()[9 - 3])
+        command = (folder / "cmdline").read_bytes()
     except OSError:
         return False
-    return not int(rest.split()[9 - 3]) & _PF_FORKNOEXEC and b"(runc" not in name
+    return not flags & _PF_FORKNOEXEC and not _RUNC_INIT.match(command)
 
 
 def _running(pid: int) -> RunningProcess | None:

@@ -7,7 +7,7 @@ places a page where it is first touched, and the kubelet's own formats (``numaAf
 ``memory_manager_state``, ``topology`` of PodResources) name the group beside one size, too.
 """
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from types import MappingProxyType
 
 from agent.core.cgroups import MemoryMax
@@ -35,15 +35,28 @@ def plan_document(
     Without a CPU manager all CPUs are the default CPU set.  Where the agent itself makes the cgroups,
     ``cgroups_of`` says where they are, and the document then does, too.
     """
-    default = state.default if rules.manages_cpus else rules.topology.cpus
     return {
-        "defaultCpuSet": str(default),
-        "reservedCpuSet": str(rules.reserved),
-        "pods": [
-            _pod_document(v, _extras(rules, state, cgroups_of(v.pod)) if cgroups_of else _NONE)
-            for v in verdicts
-        ],
+        **sets_document(rules, state),
+        "pods": list(pod_documents(rules, state, verdicts, cgroups_of)),
     }
+
+
+def sets_document(rules: Rules, state: NodeState) -> Json:
+    """Return the part of the document that is about no pod."""
+    default = state.default if rules.manages_cpus else rules.topology.cpus
+    return {"defaultCpuSet": str(default), "reservedCpuSet": str(rules.reserved)}
+
+
+def pod_documents(
+    rules: Rules,
+    state: NodeState,
+    verdicts: Iterable[PodVerdict],
+    cgroups_of: CgroupsOf | None = None,
+) -> Iterator[Json]:
+    """Yield the part of the document about each pod."""
+    for verdict in verdicts:
+        extras = _extras(rules, state, cgroups_of(verdict.pod)) if cgroups_of else _NONE
+        yield _pod_document(verdict, extras)
 
 
 def _extras(rules: Rules, state: NodeState, cgroups: PodCgroups) -> _Extras:

@@ -9,6 +9,7 @@ import hashlib
 import os
 import platform
 import sys
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -36,6 +37,8 @@ _MASKED = (
 
 _SIZE = "2G"
 _BLOCK = 4096
+_KEPT_S = 3600
+"""For so long a folder's former image is kept: a guest may be about to open it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -88,11 +91,13 @@ def of_folder(folder: Path) -> Path:
         if not target.exists():
             packages.need(packages.BUILDERS)
             for former in cache.glob(f"{name}-*"):
-                former.unlink()  # guests that have it open go on
+                if former.stat().st_mtime < time.time() - _KEPT_S:
+                    former.unlink()
             new = target.with_suffix(".new")
             options = ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d"]
             packages.run(["mke2fs", *options, str(folder), str(new), f"{size_mib}M"])
             new.rename(target)
+        os.utime(target)
     return target
 
 

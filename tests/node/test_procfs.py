@@ -56,18 +56,22 @@ def test_a_missing_proc_file_system_is_named(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("stat", "runs"),
+    ("stat", "command", "runs"),
     [
-        ("17 (postgres) S 1 17 17 0 -1 4194560 0", True),
-        ("17 (runc:[2:INIT]) S 1 17 17 0 -1 1077936128 0", False),
-        ("17 (runc:[0:PARENT]) S 1 17 17 0 -1 4194560 0", False),
-        ("17 (crun) S 1 17 17 0 -1 4194624 0", False),
-        ("17 (a ) S (b) R 1 17 17 0 -1 4194560 0", True),
-        ("17 (\xff) R 1 17 17 0 -1 4194560 0", True),
+        ("17 (postgres) S 1 17 17 0 -1 4194560 0", "postgres\0-D\0", True),
+        ("17 (runc:[2:INIT]) S 1 17 17 0 -1 1077936128 0", "runc\0init\0", False),
+        ("17 (exe) S 1 17 17 0 -1 4194560 0", "/usr/sbin/runc\0init\0", False),
+        ("17 (crun) S 1 17 17 0 -1 4194624 0", "crun\0create\0", False),
+        ("17 (a ) S (b) R 1 17 17 0 -1 4194560 0", "a\0", True),
+        ("17 (\xff) R 1 17 17 0 -1 4194560 0", "\xff\0", True),
+        ("17 (init) R 1 17 17 0 -1 4194560 0", "/sbin/init\0", True),
     ],
 )
-def test_a_program_runs_once_it_is_executed(proc: Path, stat: str, *, runs: bool) -> None:
+def test_a_program_runs_once_it_is_executed(
+    proc: Path, stat: str, command: str, *, runs: bool
+) -> None:
     (proc / "17").mkdir()
+    (proc / "17/cmdline").write_bytes(command.encode("latin-1"))
     (proc / "17/stat").write_bytes(f"{stat} 0 0 0\n".encode("latin-1"))
     assert procfs.has_program(17) is runs
 

@@ -228,3 +228,12 @@ def test_an_agent_that_hangs_is_not_waited_for(path: Path) -> None:
 def test_the_document_is_json(told: Told) -> None:
     document = status_document(told.snapshot)
     assert json.loads(json.dumps(document)) == document
+
+
+@pytest.mark.parametrize("pods", [(), (A,), (A, exclusive_pod("b", 1), exclusive_pod("c", 1))])
+def test_what_is_answered_is_the_document(path: Path, pods: tuple[Pod, ...]) -> None:
+    told = Told(snapshot_of(*pods))
+    server = StatusServer(path, told.current)
+    server.start()
+    with closing(server):
+        assert ask(path) == status_document(told.snapshot)

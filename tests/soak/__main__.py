@@ -94,7 +94,7 @@ def _judge(mode: Mode, path: Path) -> bool:
     print("\n".join(table(samples)), end="\n\n")
     verdicts = [
         *on_costs(samples, most_mib=mode.most_mib),
-        *on_words(told, pods=PODS + told["replaced"], seconds=samples[-1].at_s),
+        *on_words(told, pods=PODS + told["replaced"]),
     ]
     for verdict in verdicts:
         print(verdict)

@@ -130,6 +130,7 @@ def live(
 
     A rate that cannot be kept is as high as it can be.
     """
+    began = time.monotonic()
     try:
         agent.start()
         agent.wait("the first list", lambda status: status["ready"])
@@ -146,6 +147,7 @@ def live(
         return {
             "samples": sampler.told(),
             "replaced": replaced,
+            "seconds": time.monotonic() - began,
             "problems": status["problems"],
             "log_lines": len(agent.log.read_bytes().splitlines()),
             "exit": agent.stop(),

@@ -28,7 +28,7 @@ TRAFFIC = {
     "most_annotations_of_a_pod": 1,
     "topologies": 100,
 }
-TOLD = {"traffic": TRAFFIC, "log_lines": 10_000, "problems": [], "exit": 0}
+TOLD = {"traffic": TRAFFIC, "seconds": 600.0, "log_lines": 10_000, "problems": [], "exit": 0}
 
 
 def ten_minutes(**last_third: object) -> list[Sample]:
@@ -46,7 +46,7 @@ def failed(verdicts: list[Verdict]) -> list[str]:
 
 def test_who_stays_as_he_is_passes() -> None:
     assert failed(list(on_costs(ten_minutes(), most_mib=80))) == []
-    assert failed(list(on_words(TOLD, pods=2000, seconds=600))) == []
+    assert failed(list(on_words(TOLD, pods=2000))) == []
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_too_much_at_any_moment_fails() -> None:
     ],
 )
 def test_too_many_words_fail(wrong: dict[str, object]) -> None:
-    assert len(failed(list(on_words(TOLD | wrong, pods=2000, seconds=600)))) == 1
+    assert len(failed(list(on_words(TOLD | wrong, pods=2000)))) == 1
 
 
 def test_a_single_host_has_nobody_to_tell() -> None:
     alone = {key: value for key, value in TOLD.items() if key != "traffic"}
-    assert failed(list(on_words(alone, pods=2000, seconds=600))) == []
+    assert failed(list(on_words(alone, pods=2000))) == []

@@ -9,7 +9,7 @@ from .samples import Sample
 MIB = 1024.0
 """KiB in one."""
 MOST_GROWTH = 1.02
-"""Of the highest value in the last third over that in the one before: arenas are taken 1 MiB at a time."""
+"""Of the highest value in the last third over that in the one before: Python takes 1 MiB at a time."""
 FDS_OF_REQUESTS = 2
 """Connections that are open by chance at a moment."""
 MOST_EVENTS, MOST_ANNOTATIONS = 2, 1
@@ -53,7 +53,7 @@ def on_costs(samples: Iterable[Sample], *, most_mib: float) -> Iterator[Verdict]
         yield Verdict(now <= was + spare, f"{what}: {was} in the second third, {now} in the last")
 
 
-def on_words(told: Mapping[str, Any], *, pods: int, seconds: float) -> Iterator[Verdict]:
+def on_words(told: Mapping[str, Any], *, pods: int) -> Iterator[Verdict]:
     """Judge what was said to the API server and in the log, while so many pods were there."""
     traffic = told.get("traffic")
     if traffic is not None:
@@ -68,7 +68,7 @@ def on_words(told: Mapping[str, Any], *, pods: int, seconds: float) -> Iterator[
             most <= MOST_ANNOTATIONS,
             f"{traffic['annotations']} annotations of {pods} pods, at most {most} of one",
         )
-        written = traffic["topologies"]
+        written, seconds = traffic["topologies"], told["seconds"]
         yield Verdict(
             0 < written <= seconds / TOPOLOGY_INTERVAL_S + 2,
             f"the NodeResourceTopology was written {written} times in {seconds:.0f} s",

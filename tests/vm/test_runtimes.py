@@ -159,11 +159,10 @@ def test_the_agent_s_own_metric_tells_no_window_too_short(life: Life) -> None:
         for traced in life.journal
         if traced.event == "cgroup_mkdir" and traced.at_s < until_s
     }
-    confined_s = {
-        write.cgroup: write.at_s
-        for write in life.writes()
-        if write.comm == AGENT and write.file == "cpuset.cpus" and write.at_s < until_s
-    }
+    confined_s: dict[str, float] = {}
+    for write in life.writes():
+        if write.comm == AGENT and write.file == "cpuset.cpus" and write.at_s < until_s:
+            confined_s.setdefault(write.cgroup, write.at_s)
     leaves = [one["leaf"] for one in life.containers("placed").values()]
     windows_s = [
         next(at_s for cgroup, at_s in confined_s.items() if leaf.endswith(cgroup))
