@@ -25,8 +25,7 @@ GUEST_OPTIONS := -o faulthandler_timeout=0
 # Guests compile slowly, and forget what they compiled.
 vm-test: $(VENV)/ready
 	$(BIN)/python -m compileall -q agent tests/vm
-	$(BIN)/pytest -m "vm and not alone" -n 2 --dist loadfile $(GUEST_OPTIONS) tests/vm
-	$(BIN)/pytest -m "vm and alone" $(GUEST_OPTIONS) tests/vm
+	$(BIN)/pytest -m vm $(GUEST_OPTIONS) tests/vm
 
 real-test: $(VENV)/ready
 	hack/real-test

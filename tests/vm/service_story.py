@@ -104,13 +104,21 @@ class Story:
         run("systemctl", "daemon-reload")
 
     def execute(self, name: str) -> None:
-        """Start a program that first notes where it may run; wait until it has."""
+        """Start a program that first notes where it may run; wait until it has.
+
+        An agent that is emulated may answer too late once: then it is asked again.
+        """
         born = self.folder / f"born-{name}"
         line = f"cat /proc/self/status >{born}; exec sleep 10000"
         command = [NUMALET, "exec", f"db/{name}", "--", "sh", "-c", line]
-        self.programs[name] = subprocess.Popen(command)
-        comm = Path(f"/proc/{self.programs[name].pid}/comm")
-        wait(f"the program in {name}", lambda: comm.read_text() == "sleep\n")
+
+        def runs() -> bool:
+            program = self.programs.get(name)
+            if program is None or program.poll() is not None:
+                program = self.programs[name] = subprocess.Popen(command)
+            return Path(f"/proc/{program.pid}/comm").read_text() == "sleep\n"
+
+        wait(f"the program in {name}", runs)
         lines = born.read_text().splitlines()
         said = dict(line.split(":\t", 1) for line in lines if ":\t" in line)
         self.stages[f"born {name}"] = said["Cpus_allowed_list"], said["Mems_allowed_list"]

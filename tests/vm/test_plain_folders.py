@@ -5,7 +5,7 @@ import pytest
 from . import test_runtimes as promises
 from .test_runtimes import Life, live
 
-pytestmark = [pytest.mark.vm, pytest.mark.alone]
+pytestmark = pytest.mark.vm
 
 
 @pytest.fixture(scope="module")
