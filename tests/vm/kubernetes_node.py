@@ -23,6 +23,7 @@ from .kubelet_host import (
     KubeletHost,
     Raw,
     SystemdDriver,
+    wait_until,
 )
 from .pod_api import PodApi
 from .tracing import begin_journal, copy_journal
@@ -104,12 +105,19 @@ class Story:
                     "leaf": str(leaf.relative_to(CGROUPS)),
                     "files": [files_of(cgroup) for cgroup in populated(leaf)],
                     "threads": [thread for cgroup in populated(leaf) for thread in threads(cgroup)],
-                    "born": allowed((NOTES / name).read_text()),
+                    "born": born(name),
                 }
                 for name, leaf in leaves.items()
             },
             "sandbox": threads_below(self.host.driver.leaf(pod.path, pod.sandbox)),
         }
+
+
+def born(container: str) -> list[str]:
+    """Return what a container's program saw when it began, once it has noted that."""
+    note = NOTES / container
+    wait_until(f"{note}", lambda: note.exists() and len(allowed(note.read_text())) > 1)
+    return allowed(note.read_text())
 
 
 def files_of(cgroup: Path) -> dict[str, str]:

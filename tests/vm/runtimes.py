@@ -16,8 +16,8 @@ from contextlib import suppress
 from pathlib import Path
 
 from .containerd import Containerd
-from .kubelet_host import NOTES, Raw, wait_until
-from .kubernetes_node import BUSY, Story, allowed, node, populated, raw_pods
+from .kubelet_host import Raw, wait_until
+from .kubernetes_node import BUSY, Story, born, node, populated, raw_pods
 
 KILLS = 2
 LONGEST_LIFE_S = 6.0
@@ -60,7 +60,7 @@ def tell(story: Story, *, more: bool) -> None:
         host.runtime = "runc" if name == "guaranteed" else "crun"
         host.start(raw)
     wait_until("the end of the short container", lambda: not populated(leaf_of(story, "blink")))
-    told["blink"] = allowed((NOTES / "blink").read_text())
+    told["blink"] = born("blink")
     host.delete(story.pods["short"])
     story.observe("placed")
     loops = {"latency-critical-db": "log-collector", "annotated": "helper"}
