@@ -17,6 +17,7 @@ from agent.core.plan import (
     MEMS_FILE,
     Phase,
     Write,
+    differences,
     file_values,
     plan_writes,
 )
@@ -125,6 +126,9 @@ class Enforcer:
             writes += Counter({MEMS_FILE: moves.written})
         if writes or moves.in_flight:
             observed = self._observer.look(active, problems)
+            # What somebody wrote meanwhile is drift, too; what is still as before was told above.
+            since = self._drift(relaxed, self._wanted(relaxed, observed), observed, set())
+            drift += [one for one in since if one not in drift]
         for path in (active - observed.keys()) | (self._settled.keys() - desired.keys()):
             self._settled.pop(path, None)
         self._contests.keep(desired)
@@ -328,7 +332,7 @@ class Enforcer:
 
     def _mismatch(self, path: CgroupPath, want: CgroupValues, seen: CgroupValues) -> str | None:
         """Say how what the kernel grants differs from what was decided, None where it does not."""
-        for file, wanted, have in _differences(want, seen):
+        for file, wanted, have in differences(want, seen):
             return f"{path}/{file} says {have!r} instead of {wanted!r}"
         cpus = want.cpus if want.cpus is None or self._online is None else want.cpus & self._online
         if cpus is not None and cpus != seen.effective_cpus:
@@ -355,7 +359,7 @@ class Enforcer:
             if settled[0] != identity:
                 yield RECREATED, f"{path} was removed and made again"
                 continue
-            changed = _differences(wanted[path], seen)
+            changed = differences(wanted[path], seen)
             for file, want, have in changed:
                 is_theirs = file == CPU_MAX_FILE and not self._quota_is_ours
                 cause = QUOTA_REWRITTEN if is_theirs else FOREIGN_WRITE
@@ -389,12 +393,3 @@ def _differ(one: CgroupValues, other: CgroupValues) -> bool:
 def _value(values: CgroupValues, file: str) -> str:
     value = file_values(values)[file]
     return "" if value is None else str(value)
-
-
-def _differences(want: CgroupValues, have: CgroupValues) -> list[tuple[str, str, str]]:
-    wanted, seen = file_values(want), file_values(have)
-    return [
-        (file, str(wanted[file]), "" if seen[file] is None else str(seen[file]))
-        for file in wanted
-        if wanted[file] is not None and wanted[file] != seen[file]
-    ]

@@ -53,6 +53,16 @@ def file_values(values: CgroupValues) -> Mapping[str, object]:
     }
 
 
+def differences(want: CgroupValues, have: CgroupValues) -> list[tuple[str, str, str]]:
+    """Return file, wanted text and text of each file that is wanted to say something else."""
+    wanted, seen = file_values(want), file_values(have)
+    return [
+        (file, str(wanted[file]), "" if seen[file] is None else str(seen[file]))
+        for file in wanted
+        if wanted[file] is not None and wanted[file] != seen[file]
+    ]
+
+
 def plan_writes(
     desired: Mapping[CgroupPath, CgroupValues], observed: Mapping[CgroupPath, CgroupValues]
 ) -> list[Write]:

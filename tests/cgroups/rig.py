@@ -27,6 +27,7 @@ import mmap, sys, time
 open("/proc/self/oom_score_adj", "w").write("1000")
 sys.stdin.readline()
 memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
+memory.madvise(mmap.MADV_NOHUGEPAGE)  # one that khugepaged has hold of stays where it is
 for page in range(0, len(memory), mmap.PAGESIZE):
     memory[page] = 1
 print("used", flush=True)

@@ -15,8 +15,6 @@ from .rig import GIB, Rig, simulated
 
 MIB = 1 << 20
 SIZE = 64 * MIB
-HELD = 2 * MIB
-"""One huge page may stay on a real kernel, while somebody else (khugepaged, say) has hold of it."""
 FILLABLE = 2 * GIB
 """A node that has more is not filled: that takes long, and pushes out what others have there."""
 
@@ -69,8 +67,7 @@ def test_pages_have_moved_when_the_write_returns(rig: Rig, two: tuple[int, int])
     rig.machine.use_memory(path, SIZE)
     rig.write(path, "cpuset.mems", str(b))
     stayed, moved = anonymous(rig, path, a, b)
-    assert stayed <= HELD
-    assert moved >= SIZE - stayed
+    assert (stayed, moved >= SIZE) == (0, True)
 
 
 def test_pages_move_with_the_change_of_a_parent_too(rig: Rig, two: tuple[int, int]) -> None:
@@ -78,9 +75,8 @@ def test_pages_move_with_the_change_of_a_parent_too(rig: Rig, two: tuple[int, in
     pod, container = bound(rig, str(a), "a"), rig.group("a", "c1")
     rig.machine.use_memory(container, SIZE)
     rig.write(pod, "cpuset.mems", str(b))
-    (stayed,), (moved,) = anonymous(rig, container, a), anonymous(rig, pod, b)
-    assert stayed <= HELD
-    assert moved >= SIZE - stayed
+    assert anonymous(rig, container, a) == (0,)
+    assert anonymous(rig, pod, b) >= (SIZE,)
 
 
 def test_more_nodes_move_nothing(rig: Rig, two: tuple[int, int]) -> None:

@@ -277,6 +277,35 @@ def test_what_somebody_keeps_overwriting_is_named_and_left_for_a_while(
     assert [writes("4-5") for _ in range(3)] == [1, 0, 0]
 
 
+class Meddled(SimulatedKernel):
+    """Somebody writes to Y while the agent writes to X."""
+
+    def write(self, path: CgroupPath, file: str, value: str) -> Gone | None:
+        if path == X:
+            self.foreign_write(Y, file, "7")
+        return super().write(path, file, value)
+
+
+def test_what_somebody_writes_while_something_else_is_repaired_is_counted_too(
+    tmp_path: Path,
+) -> None:
+    kernel = Meddled(two_sockets().topology, tmp_path)
+    kernel.make(X)
+    kernel.make(Y)
+    enforcer, desired = Enforcer(kernel), {X: values("0-1"), Y: values("2-3")}
+    while enforcer.enforce(desired).writes:
+        pass
+    kernel.foreign_write(X, "cpuset.cpus", "5")
+
+    done = enforcer.enforce(desired)
+    assert [sentence for _, sentence in done.drift] == [
+        f"{X}/cpuset.cpus says '5' instead of '0-1'",
+        f"{Y}/cpuset.cpus says '7' instead of '2-3'",
+    ]
+    assert not enforcer.enforce(desired).drift, "once is enough"
+    assert kernel.read(Y, "cpuset.cpus") == "2-3"
+
+
 def test_only_what_may_have_changed_is_read_again(tmp_path: Path) -> None:
     kernel = WatchedReads(two_sockets().topology, tmp_path)
     for path in (X, Y):
