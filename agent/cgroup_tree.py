@@ -83,7 +83,7 @@ class CgroupTree:
     def newly_unsupported(
         self,
         pods: Iterable[Pod],  # noqa: ARG002 - for the class below
-        problems: list[str],  # noqa: ARG002
+        problems: list[str],  # noqa: ARG002 - as above
     ) -> list[Pod]:
         """Return pods that turn out to have kernels of their own, with what runs them: none here."""
         return []

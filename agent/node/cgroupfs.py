@@ -186,7 +186,7 @@ class CgroupFs:
         try:
             os.mkdir(target)  # noqa: PTH102 - see `_place`
         except OSError as error:
-            if not os.path.isdir(target):  # noqa: PTH112
+            if not os.path.isdir(target):  # noqa: PTH112 - see `_place`
                 raise CgroupError(target, error.errno or 0, "create") from error
 
     def _enable_all(self, path: CgroupPath) -> bool:

@@ -75,9 +75,9 @@ class PodResources:
         }
 
     def _list(self) -> "ListPodResourcesResponse":
-        import grpc  # noqa: PLC0415
+        import grpc  # noqa: PLC0415 - as above
 
-        from agent.sources import podresources_pb2 as api  # noqa: PLC0415
+        from agent.sources import podresources_pb2 as api  # noqa: PLC0415 - as above
 
         options = (
             ("grpc.max_receive_message_length", _MOST_BYTES),
@@ -93,7 +93,7 @@ class PodResources:
             return ask(api.ListPodResourcesRequest(), timeout=self._deadline_s)
 
     def _problem(self, error: "grpc.RpcError") -> EnvironmentProblem:
-        import grpc  # noqa: PLC0415
+        import grpc  # noqa: PLC0415 - as above
 
         what = f"the kubelet does not tell of devices on {self._socket}"
         if not self._has_answered and not self._socket.exists():

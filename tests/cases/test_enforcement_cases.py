@@ -120,8 +120,8 @@ def test_a_reload_that_hits_200_containers_is_put_right_without_a_flood_of_logs(
 class BusyKernel(SimulatedKernel):
     """Remembers what every process may run on after each write."""
 
-    def __init__(self, *arguments: object) -> None:
-        super().__init__(EIGHT_AND_MORE, *arguments)  # type: ignore[arg-type]
+    def __init__(self, root: Path) -> None:
+        super().__init__(EIGHT_AND_MORE, root)
         self.pids: list[int] = []
         self.seen: list[list[CPUSet]] = []
         self.on_write = lambda *_: self.seen.append([self.allowed(pid) for pid in self.pids])

@@ -208,7 +208,9 @@ def test_a_static_pod_stays_what_it_is_whatever_mirror_it_has(case: Case, tmp_pa
         world.handle(event)
 
     (of_entry,) = (text.partition("/cri-")[0] for text in case.raw["tree"])
-    systemd = CgroupLayout(driver="systemd").pod(listed.pods[0], listed.pods[0].qos)  # type: ignore[arg-type]
+    qos = listed.pods[0].qos
+    assert qos is not None
+    systemd = CgroupLayout(driver="systemd").pod(listed.pods[0], qos)
     compare(
         case,
         held={name: len(world.snapshots[-1].state.pods[PodUID(uid)].held)},

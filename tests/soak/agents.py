@@ -10,19 +10,6 @@ from urllib.parse import urlsplit
 from tests.vm.agent_process import NODE, AgentProcess
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-CONFIG = """\
-apiVersion: kubelet.config.k8s.io/v1beta1
-kind: KubeletConfiguration
-cpuManagerPolicy: static
-memoryManagerPolicy: Static
-topologyManagerPolicy: single-numa-node
-topologyManagerScope: pod
-reservedSystemCPUs: "0"
----
-apiVersion: numalet.io/v1alpha1
-kind: AgentConfiguration
-logFormat: json
-"""
 MALLOC = {"MALLOC_ARENA_MAX": "1", "MALLOC_TRIM_THRESHOLD_": "131072"}
 """As in the image and in the unit."""
 

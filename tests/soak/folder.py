@@ -10,7 +10,9 @@ import sys
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from .agents import CONFIG, OnFolder
+from tests.vm.agent_process import CALM_CONFIG
+
+from .agents import OnFolder
 from .node import PODS, live
 from .pods import Pods
 
@@ -53,7 +55,7 @@ def main() -> None:
     folder = Folder(FOLDER)
     for _ in range(PODS):
         folder.start()
-    agent = OnFolder(pods=FOLDER, config=CONFIG)
+    agent = OnFolder(pods=FOLDER, config=CALM_CONFIG)
     told = live(agent, folder.replace, seconds=seconds, per_s=per_s, results=results)
     (results / "single-host.json").write_text(json.dumps(told))
 

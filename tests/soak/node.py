@@ -20,10 +20,10 @@ from typing import Any
 
 from tests.sources.api_server import Certificate
 from tests.vm import kubelet_host
-from tests.vm.agent_process import AgentProcess
+from tests.vm.agent_process import CALM_CONFIG, AgentProcess
 from tests.vm.kubelet_host import CgroupfsDriver, HostedPod, enable, oci_config
 
-from .agents import CONFIG, InCluster
+from .agents import InCluster
 from .api import SoakApi
 from .pods import CONTAINERS, Pods
 from .samples import Sampler
@@ -164,7 +164,7 @@ def main() -> None:
     api = SoakApi(certificate)
     api.start()
     node = Node(api)
-    agent = InCluster(url=api.url, authority=certificate.certificate, config=CONFIG + TELLING)
+    agent = InCluster(url=api.url, authority=certificate.certificate, config=CALM_CONFIG + TELLING)
     try:
         node.begin()
         for _ in range(PODS):

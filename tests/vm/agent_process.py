@@ -16,7 +16,7 @@ SOCKET = Path("/run/numalet/status.sock")
 FOLDER = Path("/run/agent")
 NODE = "node-a"
 PATIENCE_S = 120.0
-CONFIG = """\
+CALM_CONFIG = """\
 apiVersion: kubelet.config.k8s.io/v1beta1
 kind: KubeletConfiguration
 cpuManagerPolicy: static
@@ -27,9 +27,9 @@ reservedSystemCPUs: "0"
 ---
 apiVersion: numalet.io/v1alpha1
 kind: AgentConfiguration
-driftInterval: 1s
 logFormat: json
 """
+CONFIG = f"{CALM_CONFIG}driftInterval: 1s\n"
 
 Status = dict[str, Any]
 

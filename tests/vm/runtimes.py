@@ -3,7 +3,7 @@
 DRIVER is systemd or cgroupfs.  Pods come, restart and go, with runc and crun; with ``more`` the agent
 is killed and started again meanwhile, and a pod is containerd's.  What the kernel and the agent say at
 each stage is written to RESULTS/observed.json, the kernel's journal to RESULTS/journal, for
-`test_runtimes`, `test_long_life` and `test_plain_folders` to judge on the host.
+`test_runtimes` to judge on the host.
 """
 
 import os

@@ -68,9 +68,18 @@ def live(driver: str, kernel: str, folder: Path, more: str = "") -> Life:
     return Life(told, read_journal(folder / "journal"))
 
 
-@pytest.fixture(scope="module")
-def life(tmp_path_factory: pytest.TempPathFactory) -> Life:
-    return live("systemd", "6.1", tmp_path_factory.mktemp("runtimes"))
+LIVES = {
+    "slices": ("systemd", "6.1", ""),
+    "plain folders": ("cgroupfs", "6.12", ""),
+    "slices, killed and with containerd": ("systemd", "6.12", "more"),
+}
+LONGEST = list(LIVES)[-1]
+
+
+@pytest.fixture(scope="module", params=LIVES)
+def life(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Life:
+    driver, kernel, more = LIVES[request.param]
+    return live(driver, kernel, tmp_path_factory.mktemp("runtimes"), more)
 
 
 STAGES = ("placed", "killed", "restarted", "debugged", "deleted", "containerd")
@@ -216,3 +225,31 @@ def test_a_deleted_pod_s_cpus_are_everybody_s_again(life: Life) -> None:
 
 def test_the_agent_ends_with_status_0(life: Life) -> None:
     assert life.told["exit"] == 0
+
+
+@pytest.mark.parametrize("life", [LONGEST], indirect=True)
+def test_an_agent_that_is_killed_at_any_instant_and_started_again_writes_nothing(
+    life: Life,
+) -> None:
+    begin, end = life.told["killed at"], life.told["killed"]["at"]
+
+    made = [write for write in life.writes() if write.comm == AGENT and begin < write.at_s < end]
+
+    assert made == [], f"it lived for {life.told['lives']} s"
+    assert life.containers("killed").keys() == life.containers("placed").keys()
+    for name, container in life.containers("placed").items():
+        after = life.containers("killed")[name]
+        assert (after["leaf"], after["files"]) == (container["leaf"], container["files"]), name
+    assert life.status("killed")["pods"] == life.status("placed")["pods"]
+
+
+@pytest.mark.parametrize("life", [LONGEST], indirect=True)
+def test_debian_s_containerd_has_its_containers_confined_before_their_programs_begin(
+    life: Life,
+) -> None:
+    decided, containers = life.decided("containerd"), life.containers("containerd")
+
+    for name, verdict in (("worker", "exclusive"), ("helper", "pod-shared")):
+        assert decided[name]["verdict"] == verdict
+        assert containers[name]["born"] == [decided[name]["cpus"], decided[name]["mems"]]
+        assert containers[name]["threads"] == [containers[name]["born"]]
