@@ -191,7 +191,9 @@ def _confinement(report: ConfinementReport) -> Iterator[Metric]:
 
 
 def _health(snapshot: Snapshot) -> Iterator[Metric]:
-    yield _gauge("waiting", "Pods whose devices are not known yet.", len(snapshot.waiting))
+    yield _gauge(
+        "device_waiting_pods", "Pods whose devices are not known yet.", len(snapshot.waiting)
+    )
     yield _gauge("ready", "1 once pods are known, and all was enforced.", snapshot.ready)
     missing = "Pods whose cgroups are not there yet, or do not say what was decided."
     yield _gauge("unenforced_pods", missing, len(snapshot.unenforced))
