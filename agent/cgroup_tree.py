@@ -3,7 +3,7 @@
 from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import Protocol
 
-from agent.core.cgroups import CgroupPath, Seen
+from agent.core.cgroups import EVENTS_FILE, CgroupPath, Seen, says_populated
 from agent.core.claims import has_annotated_budget
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.desired import PodCgroups
@@ -150,8 +150,7 @@ class CgroupTree:
 
     def is_populated(self, path: CgroupPath) -> bool:
         """Tell whether anything runs in a cgroup or below; raises `CgroupError`."""
-        events = self._cgroups.read(path, "cgroup.events")
-        return isinstance(events, str) and "populated 1" in events
+        return says_populated(self._cgroups.read(path, EVENTS_FILE))
 
     def remove(self, path: CgroupPath) -> None:
         """Remove a cgroup with all below it; raises `CgroupError` where something runs there."""

@@ -6,7 +6,7 @@ from itertools import product
 
 import structlog
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.errors import CgroupError
 from agent.measures import ConfinementReport, Windows
 from agent.ports import Cgroups
@@ -118,8 +118,8 @@ class Confinement:
         """Say whether anything runs in a pod, or a program in a container; a measurement fails softly."""
         try:
             if kind == POD:
-                events = str(self._cgroups.read(path, "cgroup.events"))
-                return RUNNING if "populated 1" in events else NOTHING
+                runs = says_populated(self._cgroups.read(path, EVENTS_FILE))
+                return RUNNING if runs else NOTHING
             texts = [self._cgroups.read(cgroup, "cgroup.procs") for cgroup in (path, path / _INNER)]
         except CgroupError:
             return UNSEEN

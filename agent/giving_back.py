@@ -4,7 +4,7 @@ import errno
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.core.overwritten import Overwritten, in_order
 from agent.errors import CgroupError
 from agent.node.cgroup_layout import is_own_container
@@ -84,7 +84,7 @@ def remove_empty(cgroups: Cgroups, path: CgroupPath) -> list[CgroupPath]:
 
     Below a container's cgroup with processes all is the program's, also where nothing runs.
     """
-    if is_own_container(path) and "populated 1" in str(cgroups.read(path, "cgroup.events")):
+    if is_own_container(path) and says_populated(cgroups.read(path, EVENTS_FILE)):
         return [path]
     left = [one for child in cgroups.children(path) for one in remove_empty(cgroups, child)]
     if left:

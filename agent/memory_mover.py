@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 
 import structlog
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.core.cpuset import NodeSet
 from agent.core.memory_moves import Move, destination, mib
 from agent.core.plan import MEMS_FILE
@@ -124,7 +124,7 @@ class MemoryMover:
                 return True
         old = self._effective(path)
         leaves = any(destination(node, old, nodes) != node for node in old)
-        if not leaves or "populated 1" not in str(self._cgroups.read(path, "cgroup.events")):
+        if not leaves or not says_populated(self._cgroups.read(path, EVENTS_FILE)):
             return False
         return not is_busy or read_charge(self._cgroups, path).outside(nodes) > SMALL_BYTES
 

@@ -3,7 +3,14 @@
 from collections.abc import Iterable, Mapping
 from functools import cache
 
-from agent.core.cgroups import CgroupPath, CgroupValues, CpuMax, MemoryMax
+from agent.core.cgroups import (
+    EVENTS_FILE,
+    CgroupPath,
+    CgroupValues,
+    CpuMax,
+    MemoryMax,
+    says_populated,
+)
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.plan import (
     CPU_MAX_FILE,
@@ -49,18 +56,16 @@ class Observer:
         for path in paths:
             try:
                 values, identity = parse(*self._read(path)), self._cgroups.identity(path)
-                if values is None and isinstance(identity, int) and self._is_populated(path):
+                if not isinstance(identity, int):
+                    continue
+                if values is not None:
+                    observed[path] = (identity, values)
+                elif says_populated(self._cgroups.read(path, EVENTS_FILE)):
                     switched_off.add(path)
             except CgroupError as error:
                 problems.append(str(error))
-                continue
-            if values is not None and isinstance(identity, int):
-                observed[path] = (identity, values)
         self.switched_off = frozenset(switched_off)
         return observed
-
-    def _is_populated(self, path: CgroupPath) -> bool:
-        return "populated 1" in str(self._cgroups.read(path, "cgroup.events"))
 
     def _read(self, path: CgroupPath) -> list[str | None]:
         texts = (self._cgroups.read(path, file) for file in self._files)

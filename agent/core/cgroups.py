@@ -125,3 +125,14 @@ class Seen:
         for one in self.cpus.values():
             cpus |= one
         return cpus
+
+
+EVENTS_FILE = "cgroup.events"
+
+
+def says_populated(events: object) -> bool:
+    """Tell whether a text of `EVENTS_FILE` says that something runs in the cgroup or below.
+
+    Anything but a text is the answer of a cgroup that has gone.
+    """
+    return isinstance(events, str) and "populated 1" in events.splitlines()

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.core.pods import Pod, PodUID, QosClass
 from agent.errors import EnvironmentProblem, InputError
 from agent.ports import GONE, Cgroups
@@ -219,4 +219,4 @@ def _layout_at(path: CgroupPath) -> CgroupLayout | None:
 
 
 def _is_populated(cgroups: Cgroups, path: CgroupPath) -> bool:
-    return "populated 1" in str(cgroups.read(path, "cgroup.events"))
+    return says_populated(cgroups.read(path, EVENTS_FILE))
