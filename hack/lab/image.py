@@ -22,6 +22,7 @@ from hack.lab.kernel import GUEST_FILES
 PACKAGES = (
     "python3", "libnuma1", "numactl", "procps", "util-linux", "iproute2", "busybox-static", "strace",
     "systemd", "systemd-sysv", "dbus", "udev", "kmod", "runc", "crun", "containerd",
+    "make",
 )  # fmt: skip
 """What the root image holds beside Debian's smallest set."""
 

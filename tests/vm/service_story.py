@@ -8,7 +8,6 @@ at each stage is written to RESULTS/observed.json, for `test_service` to judge o
 import json
 import os
 import shutil
-import signal
 import subprocess
 import sys
 import time
@@ -26,7 +25,15 @@ FILES = (
     "cpuset.cpus", "cpuset.cpus.effective", "cpuset.mems", "cpu.max", "cpu.weight", "memory.max",
 )  # fmt: skip
 UNIT = "numalet.service"
+UNIT_FOLDER = "usr/local/lib/systemd/system"
 NUMALET = "/usr/local/bin/numalet"
+LIBRARY, LIBRARY_ITSELF = Path("/usr/local/lib/numalet"), Path("/srv/numalet")
+INSTALLED = (
+    NUMALET,
+    f"{LIBRARY}",
+    *(f"/{UNIT_FOLDER}/{name}" for name in (UNIT, "numalet-kubepods-.slice.d")),
+)
+KEPT = ("/etc/numalet/config.yaml", "/etc/numalet/pods/db.yaml", "/var/lib/numalet")
 PATIENCE_S = 180.0
 WATCHDOG_S = 10
 MANIFEST = """
@@ -91,13 +98,12 @@ class Story:
 
     def install(self, tree: Path) -> None:
         shutil.copytree(tree / "etc/numalet", "/etc/numalet")
-        units = "usr/local/lib/systemd/system"
-        shutil.copytree(tree / units, f"/{units}")
+        shutil.copytree(tree / UNIT_FOLDER, f"/{UNIT_FOLDER}")
         shutil.copy(tree / NUMALET[1:], NUMALET, follow_symlinks=False)
-        library = "/usr/local/lib/numalet"
-        Path(library).mkdir()
-        # Too large to copy where the CPU is emulated.
-        run("mount", "--bind", f"{tree}{library}", library)
+        # Too large to copy where the CPU is emulated; the link can be taken away.
+        LIBRARY_ITSELF.mkdir()
+        run("mount", "--bind", f"{tree}{LIBRARY}", f"{LIBRARY_ITSELF}")
+        LIBRARY.symlink_to(LIBRARY_ITSELF)
         Path("/etc/numalet/pods/db.yaml").write_text(MANIFEST)
         config = Path("/etc/numalet/config.yaml")
         config.write_text(config.read_text().replace("logLevel", "driftInterval: 1s\nlogLevel"))
@@ -157,6 +163,7 @@ def tell(story: Story) -> None:
     disturb(story)
     hang(story)
     take_away(story)
+    uninstall(story)
 
 
 def start(story: Story) -> None:
@@ -229,8 +236,24 @@ def take_away(story: Story) -> None:
     told["units"] = units()
 
 
+def uninstall(story: Story) -> None:
+    """Take it off the machine while it runs."""
+    told = story.stages
+    run("systemctl", "start", UNIT)
+    wait("the start", is_settled)
+    told["installed"] = [name for name in INSTALLED if os.path.lexists(name)]
+    told["uninstall"] = run("make", "uninstall")
+    told["after that"] = {
+        "files": [name for name in (*INSTALLED, *KEPT) if os.path.lexists(name)],
+        "cgroups": {
+            path.parent.name: path.read_text().strip() for path in SLICE.glob("**/cpuset.cpus")
+        },
+        "units": units(),
+    }
+
+
 def hang(story: Story) -> None:
-    """Let the service hang until the watchdog notices; its patience is shortened for that."""
+    """Let a read of the service never end until the watchdog notices; its patience is shortened."""
     folder = Path(f"/run/systemd/system/{UNIT}.d")
     folder.mkdir()
     (folder / "watchdog.conf").write_text(f"[Service]\nWatchdogSec={WATCHDOG_S}s\n")
@@ -238,7 +261,12 @@ def hang(story: Story) -> None:
     run("systemctl", "restart", UNIT)
     wait("the restart", is_settled)
     before = main_pid()
-    os.kill(int(before), signal.SIGSTOP)
+    (file,) = SLICE.glob("**/*-database.scope/cpuset.cpus")
+    pipe = "/run/nobody-writes"
+    os.mkfifo(pipe)
+    run("mount", "--bind", pipe, f"{file}")
+    wait("the end of the process", lambda: main_pid() != before)
+    run("umount", f"{file}")
     wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
     wait_for_passes(2)
     story.observe("hung")

@@ -13,6 +13,7 @@ from hack.lab.guest import PROJECT
 from hack.lab.topology import TOPOLOGIES
 
 from .rig import in_guest
+from .service_story import INSTALLED, KEPT
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("lab")]
 
@@ -203,3 +204,14 @@ def test_release_leaves_no_cgroup_and_no_unit_of_a_pod(story: Story) -> None:
     assert story["release"]["status"] == 0, story["release"]
     assert story["left"] == []
     assert not [unit for unit in story["units"] if "-pod" in unit]
+
+
+def test_uninstalling_takes_all_of_it_away_and_keeps_what_is_the_owner_s(story: Story) -> None:
+    assert story["installed"] == list(INSTALLED)
+    assert story["uninstall"]["status"] == 0, story["uninstall"]
+    after = story["after that"]
+    assert after["files"] == list(KEPT)
+    # Systemd keeps slices in which a scope was, and which are empty now, until the machine ends.
+    assert after["units"] == ["numalet-kubepods.slice", "numalet.slice"]
+    assert after["cgroups"].keys() <= set(after["units"])
+    assert set(after["cgroups"].values()) == {""}
