@@ -19,14 +19,14 @@ from agent.report.placement import PlacementAnnotations
 from agent.simulation.clock import SimulatedClock
 from agent.sources.configz import Configz
 from tests.reconciler.rig import exclusive_pod
+from tests.replay.recording import API
 from tests.report.rig import empty_snapshot, snapshot_of
 from tests.sources.api_server import bookmark, page, stalled
 from tests.sources.rig import Rig
 
 from .rights import Right, applied_rights, right_of, rights_in
-from .tools import CHART, DEPLOY, PROJECT, by_name, composed, documents, templated
+from .tools import CHART, DEPLOY, by_name, composed, documents, templated
 
-RECORDINGS = PROJECT.parent / "shared/recordings/api"
 NODE = "node-a"
 
 
@@ -168,9 +168,8 @@ def test_no_rule_without_its_reason(path: Path, count: int) -> None:
     assert all(lines[i - 1].startswith("#") for i in rules)
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the checkout")
 def test_a_real_server_took_what_needs_these_rights_from_a_role_with_no_more() -> None:
-    recorded = json.loads((RECORDINGS / "rbac.clusterrole.json").read_text())
+    recorded = json.loads((API / "rbac.clusterrole.json").read_text())
     needed = {right for tell in TELLERS.values() for right in tell()} | set(base_rights())
     # The one was recorded with a role of its own, the other not at all.
     apart = {Right("", "pods", "patch"), Right("", "nodes/proxy", "get")}

@@ -11,6 +11,7 @@ from agent.core.pods import PodUID
 from agent.node.cgroup_layout import container_id
 
 FOLDER = Path(__file__).resolve().parents[1] / "data/recordings"
+API = FOLDER / "api"
 KUBELET_CONFIG = FOLDER / "kubelet-config.json"
 
 RUNS = ("none", "static", "static-restart", "static-best-effort", "cgroupfs")

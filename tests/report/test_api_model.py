@@ -2,23 +2,18 @@
 
 import json
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from agent.ports import ApiAnswer
 from agent.report.outbox import causes_of
+from tests.replay.recording import API
 
 from .api_model import NODE, ApiModel, ModelPod
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared/recordings/api"
 BURSTABLE = "871fcbe5-5592-4654-96d7-bc74370a8533"
 EVICT_1 = "3f6555fe-387a-47de-8e73-1d0a6484b460"
-
-pytestmark = pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings of a real API server in ../shared/recordings"
-)
 
 
 def model(**settings: Any) -> ApiModel:
@@ -30,7 +25,7 @@ def model(**settings: Any) -> ApiModel:
 
 def replay(api: ApiModel, name: str) -> None:
     """Ask what was asked in a recording, and compare status, reason, causes, wait and kind of body."""
-    exchange = json.loads((RECORDINGS / f"{name}.json").read_text())
+    exchange = json.loads((API / f"{name}.json").read_text())
     request, response = exchange["request"], exchange["response"]
     content_type = request["headers"].get("Content-Type", "application/json")
     answer = api.ask(

@@ -28,6 +28,7 @@ from agent.sources.api_access import load_client
 from agent.sources.api_requests import ApiRequests
 from tests.reconciler.rig import KUBEPODS, World, equal, exclusive_pod, two_sockets
 from tests.reconciler.test_runtime_cgroups import KubeletWorld, Name
+from tests.replay.recording import API
 from tests.sources.api_server import Answer, reply, silence
 from tests.sources.rig import Rig
 from tests.sources.write_server import Write, WriteServer
@@ -37,7 +38,6 @@ from .api_model import NODE, ApiModel
 from .rig import empty_snapshot, snapshot_of, until
 from .telling import Telling
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared/recordings/api"
 IMPATIENT = OutboundSettings(
     look_interval_s=0.01, rate_per_s=1000, burst=100, backoff_first_s=0.01, backoff_most_s=0.05
 )
@@ -282,9 +282,6 @@ def seen(model: ApiModel, pod: Pod) -> Pod:
     return pod if pod.annotations == annotations else replace(pod, annotations=dict(annotations))
 
 
-@pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings of a real API server in ../shared/recordings"
-)
 @pytest.mark.parametrize(
     ("kind", "name", "outcome"),
     [
@@ -314,7 +311,7 @@ def seen(model: ApiModel, pod: Pod) -> Pod:
 def test_a_recorded_answer_is_taken_for_what_it_is(
     tmp_path: Path, kind: str, name: str, outcome: str
 ) -> None:
-    exchange = json.loads((RECORDINGS / f"{name}.json").read_text())
+    exchange = json.loads((API / f"{name}.json").read_text())
     answer = exchange["response"]
     body, headers = answer["body"], dict(answer["headers"])
     recorded = reply(

@@ -16,12 +16,12 @@ from agent.ports import ApiAnswer
 from agent.sources.api_access import load_client
 from agent.sources.api_requests import ApiRequests
 from agent.sources.configz import AGAIN_S, REFUSED_S, Configz
+from tests.replay.recording import FOLDER
 
 from .api_server import reply
 from .rig import NODE, FakeTime, Rig
 from .write_server import WriteServer
 
-RECORDINGS = Path(__file__).resolve().parents[2].parent / "shared/recordings/kubelet"
 STATIC = {"kubeletconfig": {"cpuManagerPolicy": "static", "memoryManagerPolicy": "Static"}}
 OFF = {"kubeletconfig": {"cpuManagerPolicy": "none", "memoryManagerPolicy": "None"}}
 
@@ -73,15 +73,13 @@ def test_the_kubelet_is_asked_through_the_proxy_of_the_api_server(rig: Rig) -> N
     assert configz.answer == policies("static", "Static")
 
 
-@pytest.mark.skipif(not RECORDINGS.is_dir(), reason="no recordings beside the checkout")
 @pytest.mark.parametrize(
     ("file", "cpu", "memory"),
-    [("none/configz.json", "none", "None"), ("static/configz.static.json", "static", "Static")],
+    [("kubelet-config.none.json", "none", "None"), ("kubelet-config.json", "static", "Static")],
 )
 def test_a_real_kubelet_s_answer_is_understood(file: str, cpu: str, memory: str) -> None:
-    configz = Configz(
-        Api(answer(200, json.loads((RECORDINGS / file).read_text()))), NODE, FakeTime()
-    )
+    told = {"kubeletconfig": json.loads((FOLDER / file).read_text())}
+    configz = Configz(Api(answer(200, told)), NODE, FakeTime())
     configz.ask()
 
     assert configz.answer == policies(cpu, memory)

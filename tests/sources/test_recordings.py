@@ -1,4 +1,4 @@
-"""What a real kube-apiserver v1.36.2 sent, replayed; skipped where recordings are not at hand."""
+"""What a real kube-apiserver v1.36.2 sent, replayed."""
 
 import json
 from collections.abc import Iterator
@@ -10,18 +10,14 @@ import pytest
 from agent.core.pods import PodUID
 from agent.ports import InputRejected, PodChanged, PodGone, PodsListed
 from agent.sources.pod_model import parse_pod
+from tests.replay.recording import API, RUNS, day
 
 from .api_server import Answer, killed, page, reply, stalled, stream
 from .rig import LAST, WELL, Rig
 
-RECORDINGS = Path(__file__).resolve().parents[3] / "shared/recordings"
 LIFE = PodUID("b4de2f8d-7021-4648-a8d9-a8d7d3c8618e")
 LATE = PodUID("ffa0b06e-3a05-4891-b22c-bf162896bd6d")
 LIFE_AGAIN = PodUID("0b5b8962-37ca-4cf2-9071-a97d0214b69b")
-
-pytestmark = pytest.mark.skipif(
-    not RECORDINGS.is_dir(), reason="no recordings of a real API server in ../shared/recordings"
-)
 
 
 @pytest.fixture
@@ -33,15 +29,15 @@ def rig(tmp_path: Path) -> Iterator[Rig]:
 
 def exchange(name: str) -> Answer:
     """Return a recorded answer, with the headers that matter."""
-    answer = json.loads((RECORDINGS / "api" / f"{name}.json").read_text())["response"]
+    answer = json.loads((API / f"{name}.json").read_text())["response"]
     headers = {key: value for key, value in answer["headers"] if key == "Retry-After"}
     body = answer["body"]
     return reply(answer["status"], body.encode() if isinstance(body, str) else body, headers)
 
 
-def lines(file: str) -> list[bytes]:
+def lines(name: str) -> list[bytes]:
     """Return the lines of a recorded watch."""
-    return (RECORDINGS / file).read_bytes().splitlines(keepends=True)
+    return (API / f"{name}.watch.jsonl").read_bytes().splitlines(keepends=True)
 
 
 def test_three_recorded_pages_are_the_list_that_was_recorded_in_one_piece(rig: Rig) -> None:
@@ -60,7 +56,7 @@ def test_three_recorded_pages_are_the_list_that_was_recorded_in_one_piece(rig: R
 
 def test_the_recorded_life_of_a_pod_and_its_namesake_is_told(rig: Rig) -> None:
     rig.parse = parse_pod
-    rig.serve(page(), stream(*lines("api/life.node-a.watch.jsonl")), stalled(LAST))
+    rig.serve(page(), stream(*lines("life.node-a")), stalled(LAST))
 
     events = rig.until_last()[2:]
     told = [
@@ -83,7 +79,7 @@ def test_the_recorded_life_of_a_pod_and_its_namesake_is_told(rig: Rig) -> None:
 
 @pytest.mark.parametrize("name", ["rv-too-old.cache", "410.watch.compacted", "after-restart"])
 def test_a_recorded_version_too_old_lists_again(rig: Rig, name: str) -> None:
-    rig.serve(page(), stream(*lines(f"api/{name}.watch.jsonl")), page(), stalled(LAST))
+    rig.serve(page(), stream(*lines(name)), page(), stalled(LAST))
 
     assert rig.until_last() == [PodsListed(()), WELL, PodsListed(())]
 
@@ -120,18 +116,18 @@ def test_a_recorded_refusal_is_survived(rig: Rig, name: str, wait_s: float) -> N
     assert rig.time.waits == [wait_s]
 
 
-@pytest.mark.parametrize(
-    "run", ["none", "static", "static-restart", "static-best-effort", "cgroupfs"]
-)
+@pytest.mark.parametrize("run", RUNS)
 def test_a_recorded_day_of_a_node_ends_with_the_pods_that_still_live(rig: Rig, run: str) -> None:
     rig.parse = parse_pod
-    day = lines(f"kubelet/{run}/watch.jsonl")
-    alive: dict[str, bool] = {}
-    for event in map(json.loads, day):
-        if event["type"] != "BOOKMARK":
-            alive[known_uid(event["object"]["metadata"])] = is_alive(event)
+    events = [seen["event"] for seen in day(run) if seen["ev"] == "watch"]
+    alive = {
+        known_uid(event["object"]["metadata"]): is_alive(event)
+        for event in events
+        if event["type"] != "BOOKMARK"
+    }
+    sent = [f"{json.dumps(event)}\n".encode() for event in events]
 
-    rig.serve(page(), killed(*day), page(), stalled())
+    rig.serve(page(), killed(*sent), page(), stalled())
 
     assert rig.take(2) == [PodsListed(()), WELL]
     told: dict[str, bool] = {}
