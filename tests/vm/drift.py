@@ -10,6 +10,9 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from agent.report.status import ask
+
+from .agent_process import SOCKET, Status
 from .kubelet_host import PATIENCE_S, run
 from .kubernetes_node import Story, node, raw_pods
 
@@ -21,14 +24,13 @@ REWRITES = 5
 
 def interfere(story: Story, what: str, how: Callable[[], object]) -> None:
     """Do something, and tell when, and what came of it."""
-    drift = dict(story.wait_until_placed()["drift"])
+    before: Status = ask(SOCKET)
     began = time.monotonic()
     how()
     run("systemctl", "show", "--property=Version")  # it answers once all is done
-    story.agent.wait_for_rest()
     story.observe(what)
     after = story.told[what]["status"]["drift"]
-    causes = {cause: count - drift.get(cause, 0) for cause, count in after.items()}
+    causes = {cause: count - before["drift"].get(cause, 0) for cause, count in after.items()}
     story.told[what] |= {
         "began": began,
         "causes": {cause: count for cause, count in causes.items() if count},

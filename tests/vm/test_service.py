@@ -15,7 +15,7 @@ from hack.lab.topology import TOPOLOGIES
 from .rig import in_guest
 from .service_story import INSTALLED, KEPT
 
-pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("lab")]
+pytestmark = [pytest.mark.vm, pytest.mark.hurried, pytest.mark.usefixtures("lab")]
 
 Story = dict[str, Any]
 PODS = "numalet.slice/numalet-kubepods.slice"
