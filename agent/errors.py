@@ -60,7 +60,8 @@ _CURES = {
     " above instead",
     _errno.EOPNOTSUPP: "a cgroup above has processes of its own beside controllers that are"
     " enabled for its children (see cgroup.type): move them to a cgroup below",
-    _errno.EAGAIN: "raise cgroup.max.descendants or cgroup.max.depth of a cgroup above",
+    _errno.EAGAIN: "raise cgroup.max.descendants or cgroup.max.depth of a cgroup above, or pids.max of"
+    " numalet's own",
     _errno.ERANGE: "this machine or file does not have that number",
     _errno.ENOENT: "the cgroup is gone, or the one above does not have the controller",
 }

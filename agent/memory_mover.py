@@ -145,7 +145,12 @@ class MemoryMover:
             except CgroupError as error:
                 ended.put(error)
 
-        threading.Thread(target=write, name="cpuset", daemon=True).start()
+        try:
+            threading.Thread(target=write, name="cpuset", daemon=True).start()
+        except (
+            RuntimeError
+        ) as error:  # a limit of tasks: hundreds may hang while a large move lasts
+            raise CgroupError(f"{path}/{file}", errno.EAGAIN, f"write {value!r} to") from error
         deadline = self._clock.monotonic_s() + EFFECT_S
         while self._clock.monotonic_s() < deadline:
             with suppress(queue.Empty):

@@ -1,6 +1,7 @@
 """``cpuset.mems`` is written with care: apart, one at a time, and only where the pages fit."""
 
 import errno
+import threading
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
@@ -149,6 +150,27 @@ def test_a_write_that_takes_no_effect_in_time_is_a_problem(
     done = hasty.enforce(a=bound("1"), b=bound("0", cpus="1"))
     assert done.problems[0] == "cannot write '1' to /kubepods/b/cpuset.cpus: ETIME (Timer expired)"
     assert done.memory_problems == set()
+
+
+def test_where_no_more_writes_may_hang_the_next_one_is_a_problem_and_made_later(
+    hasty: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    hasty.enforce(a=bound("1"))
+    with monkeypatch.context() as patch:
+
+        def refuse(_thread: threading.Thread) -> None:
+            raise RuntimeError("can't start new thread")
+
+        patch.setattr(threading.Thread, "start", refuse)
+        done = hasty.enforce(a=bound("1"), b=bound("0"), c=bound(cpus="3"))
+    refused, as_it_is = done.problems
+    assert refused.startswith("cannot write '3' to /kubepods/c/cpuset.cpus: EAGAIN")
+    assert refused.endswith("or pids.max of numalet's own")
+    assert as_it_is == "/kubepods/c/cpuset.cpus says '' instead of '3'"
+
+    hasty.open_gate()
+    assert hasty.enforce(a=bound("1"), b=bound("0"), c=bound(cpus="3")).problems == ()
+    assert str(hasty.kernel.read(C, "cpuset.cpus")) == "3"
 
 
 def test_while_pages_move_one_that_has_little_does_not_wait_for_them(hasty: Rig) -> None:
