@@ -25,7 +25,7 @@ test: $(VENV)/ready
 GUESTS := 2
 vm-test: $(VENV)/ready
 	$(BIN)/python -m compileall -q agent tests/vm
-	$(BIN)/pytest -m vm -n $(GUESTS) --dist loadfile -o faulthandler_timeout=0 $(GUEST_OPTIONS) tests/vm
+	$(BIN)/pytest -m vm -n $(GUESTS) --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=0 $(GUEST_OPTIONS) tests/vm
 
 real-test: $(VENV)/ready
 	hack/real-test
