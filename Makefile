@@ -21,11 +21,11 @@ run: $(VENV)/ready
 test: $(VENV)/ready
 	$(BIN)/pytest
 
-# Two guests at a time, for two cores.  They compile slowly, and forget what they compiled.
-GUESTS := 2
+GUEST_OPTIONS := -o faulthandler_timeout=0
+# Guests compile slowly, and forget what they compiled.
 vm-test: $(VENV)/ready
 	$(BIN)/python -m compileall -q agent tests/vm
-	$(BIN)/pytest -m vm -n $(GUESTS) --dist loadfile --no-loadscope-reorder -o faulthandler_timeout=0 $(GUEST_OPTIONS) tests/vm
+	$(BIN)/pytest -m vm $(GUEST_OPTIONS) tests/vm
 
 real-test: $(VENV)/ready
 	hack/real-test

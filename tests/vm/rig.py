@@ -4,9 +4,11 @@ import io
 import logging
 import os
 import shutil
+from collections.abc import Callable, Iterable
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import NoReturn
+from typing import NoReturn, TypeVar
 
 import pytest
 
@@ -18,6 +20,10 @@ log = logging.getLogger(__name__)
 
 TIMEOUT_S = 600.0
 TRIES = 3
+AT_ONCE = 2
+"""Guests of which none is hurt by a slow one beside it; a third would only wait for CPUs."""
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -81,3 +87,12 @@ def _once(
         not_available(reason)
     out, err = (stream.getvalue().decode(errors="replace") for stream in (stdout, stderr))
     return Outcome(status=status, stdout=out, stderr=err)
+
+
+def side_by_side(visit: Callable[[str], T], names: Iterable[str]) -> dict[str, Future[T]]:
+    """Visit guests by name, two at a time, and return what came of each, or was raised.
+
+    Not for those in which programs hurry.
+    """
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return {name: pool.submit(visit, name) for name in names}

@@ -32,6 +32,7 @@ INSTALLED = (
     NUMALET,
     f"{LIBRARY}",
     *(f"/{UNIT_FOLDER}/{name}" for name in (UNIT, "numalet-kubepods-.slice.d")),
+    f"/etc/systemd/system/multi-user.target.wants/{UNIT}",
 )
 KEPT = ("/etc/numalet/config.yaml", "/etc/numalet/pods/db.yaml", "/var/lib/numalet")
 PATIENCE_S = 180.0
@@ -264,9 +265,9 @@ def hang(story: Story) -> None:
     (file,) = SLICE.glob("**/*-database.scope/cpuset.cpus")
     pipe = "/run/nobody-writes"
     os.mkfifo(pipe)
-    run("mount", "--bind", pipe, f"{file}")
+    story.stages["covered"] = run("mount", "--bind", pipe, f"{file}")["status"]
     wait("the end of the process", lambda: main_pid() != before)
-    run("umount", f"{file}")
+    story.stages["uncovered"] = run("umount", "--lazy", f"{file}")["status"]
     wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
     wait_for_passes(2)
     story.observe("hung")

@@ -1,5 +1,6 @@
 """The contract of `Cgroups` holds on real kernels exactly as on the simulated one."""
 
+from concurrent.futures import Future
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -8,7 +9,7 @@ import pytest
 from hack.lab.kernel import KERNELS
 from hack.lab.topology import TOPOLOGIES
 
-from .rig import in_guest
+from .rig import Outcome, in_guest, side_by_side
 
 pytestmark = pytest.mark.vm
 
@@ -23,11 +24,21 @@ python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s tests/cgroup
 """
 
 
-@pytest.mark.parametrize("kernel", KERNELS)
-def test_the_contract_suite_passes_on_a_real_kernel(kernel: str, tmp_path: Path) -> None:
-    report = tmp_path / "contract.xml"
+@pytest.fixture(scope="module")
+def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[tuple[Outcome, Path]]]:
+    def visit(kernel: str) -> tuple[Outcome, Path]:
+        folder = tmp_path_factory.mktemp(kernel)
+        report = folder / "contract.xml"
+        return in_guest(TOPOLOGIES["2n"], COMMAND % report, kernel=kernel, results=folder), report
 
-    outcome = in_guest(TOPOLOGIES["2n"], COMMAND % report, kernel=kernel, results=tmp_path)
+    return side_by_side(visit, KERNELS)
+
+
+@pytest.mark.parametrize("kernel", KERNELS)
+def test_the_contract_suite_passes_on_a_real_kernel(
+    kernel: str, reports: dict[str, Future[tuple[Outcome, Path]]]
+) -> None:
+    outcome, report = reports[kernel].result()
 
     assert report.exists(), outcome.stderr
     suite = ET.parse(report).getroot()[0]

@@ -1,7 +1,7 @@
 """`numalet doctor` says the truth in guests of each kind."""
 
 import json
-from pathlib import Path
+from concurrent.futures import Future
 from typing import Any
 
 import pytest
@@ -10,7 +10,7 @@ from agent.core.cpuset import IdSet
 from hack.lab.topology import TOPOLOGIES
 
 from .doctor_visits import RESERVED
-from .rig import in_guest
+from .rig import in_guest, side_by_side
 
 pytestmark = pytest.mark.vm
 
@@ -18,25 +18,32 @@ Visits = dict[str, Any]
 OTHERS = "1-3,5-7"
 
 
-def visits(kind: str, kernel: str, folder: Path) -> Visits:
-    command = f"python -m tests.vm.doctor_visits {kind} {folder}"
-    in_guest(
-        TOPOLOGIES["2n"], command, kernel=kernel, systemd=kind == "systemd", results=folder
-    ).succeeded()
-    said: Visits = json.loads((folder / "visits.json").read_text())
-    return said
+KINDS = {"bare": "6.12", "systemd": "6.1"}
+"""What process 1 is, a shell or systemd 252, and the kernel."""
 
 
 @pytest.fixture(scope="module")
-def bare(tmp_path_factory: pytest.TempPathFactory) -> Visits:
-    """A shell is process 1; Linux 6.12."""
-    return visits("bare", "6.12", tmp_path_factory.mktemp("bare"))
+def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visits]]:
+    def visit(kind: str) -> Visits:
+        folder, is_systemd = tmp_path_factory.mktemp(kind), kind == "systemd"
+        command = f"python -m tests.vm.doctor_visits {kind} {folder}"
+        in_guest(
+            TOPOLOGIES["2n"], command, kernel=KINDS[kind], systemd=is_systemd, results=folder
+        ).succeeded()
+        said: Visits = json.loads((folder / "visits.json").read_text())
+        return said
+
+    return side_by_side(visit, KINDS)
 
 
 @pytest.fixture(scope="module")
-def systemd(tmp_path_factory: pytest.TempPathFactory) -> Visits:
-    """systemd 252 is process 1; Linux 6.1."""
-    return visits("systemd", "6.1", tmp_path_factory.mktemp("systemd"))
+def bare(visits: dict[str, Future[Visits]]) -> Visits:
+    return visits["bare"].result()
+
+
+@pytest.fixture(scope="module")
+def systemd(visits: dict[str, Future[Visits]]) -> Visits:
+    return visits["systemd"].result()
 
 
 def told(visit: Visits, check: str) -> list[tuple[str, str]]:

@@ -13,7 +13,7 @@ from .drift import REWRITES
 from .rig import in_guest
 from .tracing import FileWrite, file_writes, read_journal
 
-pytestmark = [pytest.mark.vm, pytest.mark.hurried]
+pytestmark = pytest.mark.vm
 
 Told = dict[str, Any]
 AGENT = "numalet"

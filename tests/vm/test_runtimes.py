@@ -14,7 +14,7 @@ from hack.lab.topology import TOPOLOGIES
 from .rig import in_guest
 from .tracing import FileWrite, Traced, file_writes, read_journal
 
-pytestmark = [pytest.mark.vm, pytest.mark.hurried]
+pytestmark = pytest.mark.vm
 
 Told = dict[str, Any]
 AGENT = "numalet"

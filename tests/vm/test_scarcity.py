@@ -78,7 +78,7 @@ def test_where_inotify_has_too_little_it_says_so_and_counts_it(life: Told, limit
 
 
 @pytest.mark.parametrize("limit", LIMITS)
-def test_and_finds_who_comes_by_looking(life: Told, limit: str) -> None:
+def test_and_who_comes_then_is_placed_all_the_same(life: Told, limit: str) -> None:
     stage = life[limit]
 
     assert LIMITS[limit][1] in stage["pods"]

@@ -16,7 +16,7 @@ from .rig import in_guest
 from .strangers import RESIDENT, Told, meetings
 from .tracing import read_journal
 
-pytestmark = [pytest.mark.vm, pytest.mark.hurried]
+pytestmark = pytest.mark.vm
 
 log = logging.getLogger(__name__)
 

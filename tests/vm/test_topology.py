@@ -1,17 +1,18 @@
 """What `numalet topology` shows in a guest is what QEMU was told to make."""
 
+from concurrent.futures import Future
 from pathlib import Path
 
 import pytest
 
 from agent.core.cpuset import CPUSet
-from agent.core.topology import Core, NodeTopology
+from agent.core.topology import Core
 from agent.node.sysfs import read_topology
 from agent.simulation.description import parse_description
 from agent.simulation.machine import topology_of
 from hack.lab.topology import TOPOLOGIES, GuestTopology
 
-from .rig import in_guest
+from .rig import Outcome, in_guest, side_by_side
 
 pytestmark = pytest.mark.vm
 
@@ -47,17 +48,22 @@ def told_hugepages(guest: GuestTopology) -> list[int]:
     return [node.hugepages for node in guest.nodes]
 
 
-def shown_by_numalet(guest: GuestTopology, folder: Path) -> NodeTopology:
-    printed = in_guest(guest, "numalet topology -o json").succeeded()
-    assert not printed.stderr  # no notes, and libnuma agrees
-    return topology_of(parse_description(printed.stdout, name="guest"), folder, read_topology)
+@pytest.fixture(scope="module")
+def printed() -> dict[str, Future[Outcome]]:
+    def visit(name: str) -> Outcome:
+        return in_guest(TOPOLOGIES[name], "numalet topology -o json")
+
+    return side_by_side(visit, TOPOLOGIES)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
-def test_numalet_shows_the_machine_that_qemu_was_told_to_make(name: str, tmp_path: Path) -> None:
-    guest = TOPOLOGIES[name]
+def test_numalet_shows_the_machine_that_qemu_was_told_to_make(
+    name: str, printed: dict[str, Future[Outcome]], tmp_path: Path
+) -> None:
+    guest, outcome = TOPOLOGIES[name], printed[name].result().succeeded()
+    assert not outcome.stderr  # no notes, and libnuma agrees
 
-    shown = shown_by_numalet(guest, tmp_path)
+    shown = topology_of(parse_description(outcome.stdout, name="guest"), tmp_path, read_topology)
 
     assert shown.cores == told_cores(guest)
     assert shown.socket_count == guest.sockets
