@@ -60,8 +60,7 @@ _CURES = {
     " above instead",
     _errno.EOPNOTSUPP: "a cgroup above has processes of its own beside controllers that are"
     " enabled for its children (see cgroup.type): move them to a cgroup below",
-    _errno.EAGAIN: "raise cgroup.max.descendants or cgroup.max.depth of a cgroup above, or pids.max of"
-    " numalet's own",
+    _errno.EAGAIN: "raise cgroup.max.descendants or cgroup.max.depth of a cgroup above",
     _errno.ERANGE: "this machine or file does not have that number",
     _errno.ENOENT: "the cgroup is gone, or the one above does not have the controller",
 }
@@ -69,12 +68,12 @@ _CURES = {
 
 
 class CgroupError(EnvironmentProblem):
-    """The kernel refused to read or write a cgroup file."""
+    """The kernel refused to read or write a cgroup file; ``cure`` where it is not the usual one."""
 
-    def __init__(self, path: str, errno: int, action: str) -> None:
+    def __init__(self, path: str, errno: int, action: str, *, cure: str = "") -> None:
         name = _errno.errorcode.get(errno, str(errno))
         what = f"cannot {action} {path}: {name} ({os.strerror(errno)})"
-        super().__init__(what, cure=_CURES.get(errno, ""))
+        super().__init__(what, cure=cure or _CURES.get(errno, ""))
         self.path = path
         self.errno = errno
 

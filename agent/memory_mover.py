@@ -147,10 +147,8 @@ class MemoryMover:
 
         try:
             threading.Thread(target=write, name="cpuset", daemon=True).start()
-        except (
-            RuntimeError
-        ) as error:  # a limit of tasks: hundreds may hang while a large move lasts
-            raise CgroupError(f"{path}/{file}", errno.EAGAIN, f"write {value!r} to") from error
+        except RuntimeError as error:
+            raise _no_thread(path, file, value) from error
         deadline = self._clock.monotonic_s() + EFFECT_S
         while self._clock.monotonic_s() < deadline:
             with suppress(queue.Empty):
@@ -172,10 +170,21 @@ class MemoryMover:
             self._waiting = {p: n for p, n in wanted.items() if (p, n) != self._current}
             self._refused = {p: r for p, r in self._refused.items() if p in self._waiting}
             if self._waiting and self._thread is None:
-                self._thread = threading.Thread(target=self._run, name="memory", daemon=True)
-                self._thread.start()
+                self._begin()
             self._wait()
             return self._outcome()
+
+    def _begin(self) -> None:
+        """Start the thread; where that cannot be, nothing moves in this pass."""
+        thread = threading.Thread(target=self._run, name="memory", daemon=True)
+        try:
+            thread.start()  # it waits for the lock, which is held
+        except RuntimeError:
+            for path, nodes in self._waiting.items():
+                self._refuse(path, nodes, str(_no_thread(path, MEMS_FILE, nodes.for_write())))
+            self._waiting = {}
+        else:
+            self._thread = thread
 
     def forget_waiting(self) -> None:
         """Begin none of the moves that wait; that in flight cannot be stopped."""
@@ -282,3 +291,11 @@ class MemoryMover:
     def _effective(self, path: CgroupPath) -> NodeSet:
         text = self._cgroups.read(path, f"{MEMS_FILE}.effective")
         return NodeSet.parse(text) if isinstance(text, str) else NodeSet()
+
+
+def _no_thread(path: CgroupPath, file: str, value: str) -> CgroupError:
+    """Return what is wrong where no thread can be started: hundreds wait while a large move lasts."""
+    cure = "raise pids.max of numalet's own cgroup (TasksMax= of its unit, podPidsLimit of the kubelet)"
+    return CgroupError(
+        f"{path}/{file}", errno.EAGAIN, f"start a thread to write {value!r} to", cure=cure
+    )

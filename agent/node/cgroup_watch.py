@@ -32,6 +32,7 @@ _VANISHED = (errno.ENOENT, errno.ENODEV)
 _CURES = {
     errno.EMFILE: "raise fs.inotify.max_user_instances, or the limit of open files",
     errno.ENOSPC: "raise fs.inotify.max_user_watches",
+    errno.EAGAIN: "raise pids.max of numalet's own cgroup",
 }
 
 
@@ -173,7 +174,10 @@ class CgroupWatch:
             thread = threading.Thread(
                 target=self._run, args=(inotify, wake), name="cgroups", daemon=True
             )
-            thread.start()
+            try:
+                thread.start()
+            except RuntimeError as error:
+                raise OSError(errno.EAGAIN, "no thread can be started") from error
             stack.callback(thread.join)
             stack.callback(os.eventfd_write, wake, 1)
             self._resources = stack.pop_all()

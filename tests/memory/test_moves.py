@@ -3,6 +3,7 @@
 import errno
 import threading
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -152,25 +153,46 @@ def test_a_write_that_takes_no_effect_in_time_is_a_problem(
     assert done.memory_problems == set()
 
 
-def test_where_no_more_writes_may_hang_the_next_one_is_a_problem_and_made_later(
+@contextmanager
+def no_more_threads(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """As under a limit of tasks."""
+
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(threading.Thread, "start", refuse)
+        yield
+
+
+def test_where_no_more_writes_may_wait_the_next_one_is_a_problem_and_made_later(
     hasty: Rig, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     hasty.enforce(a=bound("1"))
-    with monkeypatch.context() as patch:
-
-        def refuse(_thread: threading.Thread) -> None:
-            raise RuntimeError("can't start new thread")
-
-        patch.setattr(threading.Thread, "start", refuse)
+    with no_more_threads(monkeypatch):
         done = hasty.enforce(a=bound("1"), b=bound("0"), c=bound(cpus="3"))
     refused, as_it_is = done.problems
-    assert refused.startswith("cannot write '3' to /kubepods/c/cpuset.cpus: EAGAIN")
-    assert refused.endswith("or pids.max of numalet's own")
+    assert refused.startswith("cannot start a thread to write '3' to /kubepods/c/cpuset.cpus")
+    assert "raise pids.max of numalet's own cgroup" in refused
     assert as_it_is == "/kubepods/c/cpuset.cpus says '' instead of '3'"
 
     hasty.open_gate()
     assert hasty.enforce(a=bound("1"), b=bound("0"), c=bound(cpus="3")).problems == ()
     assert str(hasty.kernel.read(C, "cpuset.cpus")) == "3"
+
+
+def test_where_no_thread_may_begin_nothing_moves_until_one_may(
+    rig: Rig, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    rig.run(A, 100, node=0)
+    with no_more_threads(monkeypatch):
+        done = rig.enforce(a=bound("1"))
+    (problem,) = done.problems
+    assert problem.startswith("cannot start a thread to write '1' to /kubepods/a/cpuset.mems")
+    assert (done.in_flight, rig.used_mib(A)) == ((), {0: 100, 1: 0})
+
+    assert rig.enforce(a=bound("1")).problems == ()
+    assert rig.used_mib(A) == {0: 0, 1: 100}
 
 
 def test_while_pages_move_one_that_has_little_does_not_wait_for_them(hasty: Rig) -> None:

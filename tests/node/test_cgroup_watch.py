@@ -272,6 +272,23 @@ def test_without_an_instance_it_is_degraded_until_there_is_one(heard: Heard, roo
         assert heard.change() == KUBEPODS
 
 
+def test_without_a_thread_it_is_degraded_until_one_may_begin(
+    heard: Heard, root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(_thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with heard.watch(root) as watch:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            watch.watch([KUBEPODS])
+        assert "raise pids.max of numalet's own cgroup" in heard.trouble()
+        assert heard.change() == EVERYTHING
+        watch.watch([KUBEPODS])
+        assert watch.problem == ""
+        assert heard.change() == KUBEPODS
+
+
 def test_lost_events_are_told_as_a_change_of_everything(heard: Heard, root: Path) -> None:
     limit = int(QUEUE_LIMIT.read_text())
     if limit > 100_000:

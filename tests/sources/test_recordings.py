@@ -1,4 +1,4 @@
-"""What a real kube-apiserver v1.36.2 sent, replayed."""
+"""What a real kube-apiserver v1.36.2 sent, replayed; the days as tests/data/recordings has them."""
 
 import json
 from collections.abc import Iterator
@@ -125,6 +125,7 @@ def test_a_recorded_day_of_a_node_ends_with_the_pods_that_still_live(rig: Rig, r
         for event in events
         if event["type"] != "BOOKMARK"
     }
+    assert alive
     sent = [f"{json.dumps(event)}\n".encode() for event in events]
 
     rig.serve(page(), killed(*sent), page(), stalled())

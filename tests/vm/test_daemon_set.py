@@ -12,6 +12,7 @@ import pytest
 
 from agent import __version__
 from agent.core.cpuset import CPUSet
+from hack.lab.errors import UnavailableError
 from hack.lab.topology import TOPOLOGIES
 from tests.deploy.tools import (
     DEPLOY,
@@ -24,7 +25,7 @@ from tests.deploy.tools import (
 )
 from tests.sources.api_server import make_certificate
 
-from .rig import in_guest
+from .rig import in_guest, not_available
 
 pytestmark = pytest.mark.vm
 
@@ -39,7 +40,8 @@ Story = dict[str, Any]
 def buildah(*words: str) -> str:
     done = subprocess.run([program("buildah"), *words], capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        pytest.skip(f"there is no image, 'make image' builds one: {done.stderr.strip()}")
+        why = f"there is no image, 'make image' builds one: {done.stderr.strip()}"
+        not_available(UnavailableError(why))
     return done.stdout.strip()
 
 
@@ -54,7 +56,8 @@ def mounted_image() -> Iterator[Path]:
         names = [str(path.relative_to(PROJECT / "agent")) for path in here]
         _, different, missing = filecmp.cmpfiles(PROJECT / "agent", installed, names, shallow=False)
         if different or missing:
-            pytest.skip(f"{IMAGE} is not of this checkout: 'make image' builds it anew")
+            why = f"{IMAGE} is not of this checkout: 'make image' builds it anew"
+            not_available(UnavailableError(why))
         yield root
     finally:
         buildah("rm", container)
