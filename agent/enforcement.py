@@ -16,7 +16,7 @@ import structlog
 
 from agent.cgroup_tree import CgroupTree
 from agent.confinement import CONTAINER, POD, Confinement
-from agent.core.cgroups import EVENTS_FILE, CgroupPath, CgroupValues
+from agent.core.cgroups import CONTROLLERS_FILE, EVENTS_FILE, CgroupPath, CgroupValues
 from agent.core.desired import PodCgroups, PodValues, desired_values
 from agent.core.overwritten import Overwritten, no_longer_ours
 from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE
@@ -29,7 +29,7 @@ from agent.ports import Cgroups, CgroupWatcher, Journal, Remembered
 
 log = structlog.get_logger(component="enforcement")
 
-WATCHED_FILES = (EVENTS_FILE, "cgroup.subtree_control")
+WATCHED_FILES = (EVENTS_FILE, CONTROLLERS_FILE)
 """Of each pod: the first process comes or the last one ends; the cpuset files come or go."""
 
 

@@ -128,6 +128,10 @@ class Seen:
 
 
 EVENTS_FILE = "cgroup.events"
+"""Written by the kernel when the first process comes or the last one ends, also further below."""
+
+CONTROLLERS_FILE = "cgroup.subtree_control"
+"""Written, by systemd above all, when the cpuset files of the cgroups below come or go."""
 
 
 def says_populated(events: object) -> bool:

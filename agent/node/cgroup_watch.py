@@ -19,12 +19,6 @@ from inotify_simple import INotify, flags  # type: ignore[import-untyped] # publ
 
 from agent.core.cgroups import CgroupPath
 
-POPULATED_FILE = "cgroup.events"
-"""Written by the kernel when the first process comes or the last one ends, also further below."""
-
-CONTROLLERS_FILE = "cgroup.subtree_control"
-"""Written, by systemd above all, when the cpuset files of the cgroups below come or go."""
-
 _EVERYTHING = CgroupPath()
 _FOLDER_EVENTS = flags.CREATE | flags.DELETE | flags.ONLYDIR | flags.DONT_FOLLOW
 _FILE_EVENTS = flags.MODIFY | flags.DONT_FOLLOW

@@ -9,7 +9,7 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from agent.core.cgroups import CgroupPath
+from agent.core.cgroups import CONTROLLERS_FILE, CgroupPath
 from agent.errors import CgroupError, EnvironmentProblem
 from agent.node.mounts import Mount, mount_around, parse_mountinfo
 from agent.ports import GONE, Gone
@@ -24,7 +24,6 @@ HUGE_PAGES = "hugetlb"
 """Tells on which nodes a cgroup's huge pages are; not every kernel has it."""
 
 _VANISHED = (errno.ENOENT, errno.ENODEV)
-_SUBTREE_CONTROL = "cgroup.subtree_control"
 _CONTROLLERS = "cgroup.controllers"
 _ONE_READ = 65_536
 
@@ -60,7 +59,7 @@ class CgroupFs:
         if missing:
             raise EnvironmentProblem(
                 f"{self.root} lacks the controllers {', '.join(missing)}",
-                cure=f"enable them in the {_SUBTREE_CONTROL} of the cgroup above; at the top, where"
+                cure=f"enable them in the {CONTROLLERS_FILE} of the cgroup above; at the top, where"
                 " cgroup v1 or the kernel command line (cgroup_disable=) holds them back, boot"
                 " without that",
             )
@@ -105,7 +104,7 @@ class CgroupFs:
         try:
             os.write(descriptor, value.encode())
         except OSError as error:
-            if file == _SUBTREE_CONTROL and error.errno == errno.ENOENT:
+            if file == CONTROLLERS_FILE and error.errno == errno.ENOENT:
                 # The file was opened: it is the controller that the cgroup above does not have.
                 raise CgroupError(target, errno.ENOENT, action) from error
             return _gone(error, target, action)
@@ -191,7 +190,7 @@ class CgroupFs:
 
     def _enable_all(self, path: CgroupPath) -> bool:
         """Enable what is not, in one write; tells whether the cgroup is there."""
-        enabled = self.read(path, _SUBTREE_CONTROL)
+        enabled = self.read(path, CONTROLLERS_FILE)
         if not isinstance(enabled, str):
             return False
         missing = [name for name in CONTROLLERS if name not in enabled.split()]
@@ -199,7 +198,7 @@ class CgroupFs:
             offered = str(self.read(path, _CONTROLLERS)).split()
             missing += [HUGE_PAGES] if HUGE_PAGES in offered else []
         signed = " ".join(f"+{name}" for name in missing)
-        return not signed or self.write(path, _SUBTREE_CONTROL, signed) is not GONE
+        return not signed or self.write(path, CONTROLLERS_FILE, signed) is not GONE
 
 
 def _content(file: str) -> bytes:

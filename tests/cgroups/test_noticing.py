@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from agent.core.cgroups import CgroupPath
-from agent.node.cgroup_watch import CONTROLLERS_FILE, POPULATED_FILE, CgroupWatch
+from agent.core.cgroups import CONTROLLERS_FILE, EVENTS_FILE, CgroupPath
+from agent.node.cgroup_watch import CgroupWatch
 
 from .rig import Rig, real
 
@@ -59,13 +59,13 @@ def test_cgroups_that_come_and_go(watched: Watched) -> None:
 def test_the_first_process_and_the_end_of_the_last(watched: Watched) -> None:
     pod = watched.rig.group("pod1")
     leaf = watched.rig.group("pod1", "container")
-    watched.watch.watch([], [(pod, POPULATED_FILE)])
+    watched.watch.watch([], [(pod, EVENTS_FILE)])
     assert watched.change() == pod
     process = watched.rig.machine.add_task(leaf)
     assert watched.change() == pod
     watched.rig.machine.kill(process)
     assert watched.change() == pod
-    assert "populated 0" in watched.rig.text(pod, POPULATED_FILE)
+    assert "populated 0" in watched.rig.text(pod, EVENTS_FILE)
 
 
 def test_controllers_that_are_switched(watched: Watched) -> None:
@@ -81,11 +81,11 @@ def test_controllers_that_are_switched(watched: Watched) -> None:
 def test_a_pod_whose_cgroups_were_made_again_unseen(watched: Watched) -> None:
     """The kernel does not say that a watched cgroup is gone: its watch would stay deaf."""
     pod = watched.rig.group("pod1")
-    watched.watch.watch([pod], [(pod, POPULATED_FILE)])
+    watched.watch.watch([pod], [(pod, EVENTS_FILE)])
     assert watched.change() == pod
     watched.rig.cgroups.remove(pod)
     watched.rig.group("pod1")
-    watched.watch.watch([pod], [(pod, POPULATED_FILE)])
+    watched.watch.watch([pod], [(pod, EVENTS_FILE)])
     assert watched.change() == pod
     watched.rig.group("pod1", "container")
     assert watched.change() == pod

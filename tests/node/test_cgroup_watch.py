@@ -14,8 +14,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from inotify_simple import INotify  # type: ignore[import-untyped] # publishes no types
 
-from agent.core.cgroups import CgroupPath
-from agent.node.cgroup_watch import POPULATED_FILE, CgroupWatch, Inotify
+from agent.core.cgroups import EVENTS_FILE, CgroupPath
+from agent.node.cgroup_watch import CgroupWatch, Inotify
 from tests.scratch import scratch_folder
 
 EVERYTHING = CgroupPath()
@@ -65,7 +65,7 @@ def heard() -> Heard:
 def root(tmp_path: Path) -> Path:
     for path in (POD, OTHER):
         (tmp_path / path.relative).mkdir(parents=True)
-    (tmp_path / POD.relative / POPULATED_FILE).write_text("populated 1\nfrozen 0\n")
+    (tmp_path / POD.relative / EVENTS_FILE).write_text("populated 1\nfrozen 0\n")
     return tmp_path
 
 
@@ -99,9 +99,9 @@ def test_a_cgroup_that_vanishes_is_told_by_the_one_above(
 def test_a_write_to_a_watched_file_is_told_by_its_cgroup(
     watch: CgroupWatch, heard: Heard, root: Path
 ) -> None:
-    watch.watch([], [(POD, POPULATED_FILE)])
+    watch.watch([], [(POD, EVENTS_FILE)])
     assert heard.change() == POD
-    with (root / POD.relative / POPULATED_FILE).open("r+") as file:
+    with (root / POD.relative / EVENTS_FILE).open("r+") as file:
         file.write("populated 0")
     assert heard.change() == POD
 
@@ -150,7 +150,7 @@ def test_what_is_asked_for_again_is_nothing_new(
 
 
 def test_each_cgroup_that_was_not_watched_is_one_change(watch: CgroupWatch, heard: Heard) -> None:
-    watch.watch([KUBEPODS, POD], [(POD, POPULATED_FILE)])
+    watch.watch([KUBEPODS, POD], [(POD, EVENTS_FILE)])
     assert [heard.change() for _ in range(2)] == [KUBEPODS, POD]
     assert heard.changes.empty()
 
@@ -179,9 +179,9 @@ def test_what_is_watched_already_is_not_added_again_but_where_a_cgroup_was_remad
             number: int = super().add_watch(path, mask)
             return number
 
-    below = [(OTHER / "pod", POPULATED_FILE), (POD, POPULATED_FILE)]
+    below = [(OTHER / "pod", EVENTS_FILE), (POD, EVENTS_FILE)]
     (root / "other/pod").mkdir()
-    (root / "other/pod" / POPULATED_FILE).write_text("")
+    (root / "other/pod" / EVENTS_FILE).write_text("")
     with heard.watch(root, Counting) as watch:
         watch.watch([OTHER], below)
         assert [heard.change() for _ in range(3)] == [POD, OTHER, OTHER / "pod"]
@@ -194,17 +194,17 @@ def test_what_is_watched_already_is_not_added_again_but_where_a_cgroup_was_remad
         assert heard.change() == OTHER
         (root / "other/pod").mkdir()
         assert heard.change() == OTHER
-        (root / "other/pod" / POPULATED_FILE).write_text("")
+        (root / "other/pod" / EVENTS_FILE).write_text("")
         watch.watch([OTHER], below, anew=False)
-        assert added == [f"other/pod/{POPULATED_FILE}"]
+        assert added == [f"other/pod/{EVENTS_FILE}"]
         while heard.change() != OTHER / "pod":
             pass
-        (root / "other/pod" / POPULATED_FILE).write_text("populated 1\n")
+        (root / "other/pod" / EVENTS_FILE).write_text("populated 1\n")
         assert heard.change() == OTHER / "pod"
 
 
 def test_a_cgroup_that_has_vanished_is_no_trouble(watch: CgroupWatch, heard: Heard) -> None:
-    watch.watch([CgroupPath("gone"), KUBEPODS], [(CgroupPath("gone"), POPULATED_FILE)])
+    watch.watch([CgroupPath("gone"), KUBEPODS], [(CgroupPath("gone"), EVENTS_FILE)])
     assert heard.change() == KUBEPODS
     assert watch.problem == ""
     assert heard.troubles.empty()
