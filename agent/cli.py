@@ -8,7 +8,7 @@ import sys
 from collections.abc import Callable
 
 from agent.errors import EnvironmentProblem, InvariantBroken, NumaletError
-from agent.lean_import import hidden
+from agent.lean_import import for_ever, hidden
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells tell it."""
@@ -48,7 +48,8 @@ def _run_command() -> None:
     with hidden("rich"):
         import structlog  # noqa: F401, PLC0415 - would import it for tracebacks, 5 MiB with pygments
 
-    from agent.commands import cli  # noqa: PLC0415 - inside `main`, see above
+    with for_ever():
+        from agent.commands import cli  # noqa: PLC0415 - inside `main`, see above
 
     cli(prog_name="numalet")
 

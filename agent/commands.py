@@ -10,7 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from agent import __version__, app, state_cli, tables
+from agent import __version__, state_cli, tables
 from agent.cli_options import (
     ConfigOption,
     Output,
@@ -29,12 +29,13 @@ from agent.core.topology import NodeTopology
 from agent.doctor_cli import doctor
 from agent.errors import InputError, StateFileError
 from agent.exec_cli import exec_
+from agent.lean_import import for_ever
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
 from agent.place import KUBERNETES, Place, RunOptions, simulated_topology
 from agent.ports import Snapshot
 from agent.release_cli import release
-from agent.report.status import ask, find_pod
+from agent.report.status_client import ask, find_pod
 from agent.report.verdicts import plan_document
 from agent.sources.manifests import read_manifests
 from agent.verification import read_copies
@@ -115,6 +116,9 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         on_start=_announce,
         on_snapshot=_TablePrinter() if simulate is not None else lambda _snapshot: None,
     )
+    with for_ever():
+        from agent import app  # noqa: PLC0415 - half of all modules, and the other commands want none of them
+
     app.run(options)
 
 

@@ -20,7 +20,7 @@ from agent.cli_options import ConfigOption, SocketOption
 from agent.config import load
 from agent.errors import EnvironmentProblem, InputError
 from agent.node.cgroup_layout import systemd_runs
-from agent.report.status import ask, find_pod
+from agent.report.status_client import ask, find_pod
 
 Json = dict[str, Any]
 

@@ -78,3 +78,23 @@ def test_a_command_has_neither_rich_nor_the_simulation_in_memory_before_it_uses_
         " [name for name in sys.modules if name.startswith('agent.simulation')])"
     )
     assert said.splitlines()[-1] == "[] []"
+
+
+def test_only_the_daemon_has_the_daemon_in_memory() -> None:
+    said = printed(
+        "import sys, agent.commands\n"
+        "print(sorted({'agent.app', 'agent.reconciler', 'prometheus_client'} & set(sys.modules)))"
+    )
+    assert said == "[]"
+
+
+def test_nobody_looks_for_garbage_among_what_stays_and_afterwards_as_ever() -> None:
+    said = printed(
+        "import gc\n"
+        "from agent.lean_import import for_ever\n"
+        "with for_ever():\n"
+        "    print(gc.isenabled())\n"
+        "    import decimal\n"
+        "print(gc.isenabled(), gc.get_freeze_count() > 1000)"
+    )
+    assert said.splitlines() == ["False", "True True"]

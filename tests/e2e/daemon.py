@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import EnvironmentProblem
-from agent.report.status import ask
+from agent.report.status_client import ask
 from tests.cli.rig import EXAMPLES, MACHINE, PROJECT
 from tests.report.rig import free_port, until
 

@@ -17,7 +17,8 @@ from agent.errors import EnvironmentProblem
 from agent.measures import ConfinementReport, MemoryReport, Windows
 from agent.ports import Rejection
 from agent.report.outbound import OutboundNumbers
-from agent.report.status import StatusServer, ask, status_document
+from agent.report.status import StatusServer, status_document
+from agent.report.status_client import ask
 from tests.reconciler.rig import exclusive_pod
 from tests.report.rig import Told, empty_snapshot, snapshot_of
 from tests.scratch import scratch_folder
