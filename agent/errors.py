@@ -53,7 +53,8 @@ class EnvironmentProblem(NumaletError):
 
 _CURES = {
     _errno.EACCES: "run numalet as root",
-    _errno.EPERM: "run numalet as root",
+    _errno.EPERM: "run numalet as root; to enable cpuset above processes that may do more than numalet,"
+    " Linux 6.1 wants CAP_SYS_NICE, too",
     _errno.EROFS: "mount the cgroup file system read-write where numalet runs",
     _errno.EBUSY: "processes or cgroups are in the way: end them, or move them below",
     _errno.ENOSPC: "no set can be emptied while tasks run: write the effective one of the cgroup"

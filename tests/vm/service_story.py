@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import EnvironmentProblem
-from agent.report.status import ask
+from agent.report.status_client import ask
 from tests.vm.single_host import CGROUPS, SLICE, SOCKET, look_at
 
 FILES = (
@@ -161,8 +161,8 @@ def units() -> list[str]:
 def tell(story: Story) -> None:
     """Tell all of it, one part after the other."""
     start(story)
-    disturb(story)
-    hang(story)
+    reload(story)
+    die(story)
     take_away(story)
     uninstall(story)
 
@@ -171,6 +171,7 @@ def start(story: Story) -> None:
     told = story.stages
     told["verify"] = run("systemd-analyze", "verify", UNIT)
     told["security"] = run("systemd-analyze", "security", "--no-pager", UNIT)["out"]
+    told["enabled before"] = (CGROUPS / "cgroup.subtree_control").read_text().split()
     run("systemctl", "enable", UNIT)
     told["boot"] = run("systemctl", "start", "multi-user.target")
     wait("the start", is_settled)
@@ -190,32 +191,62 @@ def start(story: Story) -> None:
     told["again"] = run(NUMALET, "exec", "db/database", "--", "true")
 
 
-def disturb(story: Story) -> None:
-    run("systemctl", "restart", UNIT)
-    wait("the restart", is_settled)
-    story.observe("restarted")
-    run("systemctl", "stop", UNIT)
-    story.observe("stopped")
-    run("systemctl", "start", UNIT)
-    before = main_pid()
-    run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
-    wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
-    wait_for_passes(2)
-    story.observe("killed")
-
-    story.stages["doctor"] = run(NUMALET, "doctor", "-o", "json")
+def reload(story: Story) -> None:
+    """Let systemd reset what it thinks is its own; from the next start on its patience is short."""
+    folder = Path(f"/run/systemd/system/{UNIT}.d")
+    folder.mkdir()
+    (folder / "watchdog.conf").write_text(f"[Service]\nWatchdogSec={WATCHDOG_S}s\n")
+    before = foreign_writes()
     run("systemctl", "daemon-reload")
     run("systemctl", "show", "--property=Version")  # it answers once all is done
-    wait("the drift", lambda: (status() or {}).get("drift"))
+    wait("the drift", lambda: foreign_writes() > before)
     wait_for_passes(2)
     wait("the repair", is_settled)
+    story.stages["resets"] = foreign_writes() - before
     story.observe("reloaded")
 
 
-def take_away(story: Story) -> None:
-    """Release beside running programs, begin again, and release when all have ended."""
-    told = story.stages
+def foreign_writes() -> int:
+    return int((status() or {"drift": {}})["drift"].get("foreign_write", 0))
+
+
+def die(story: Story) -> None:
+    """End the service in all ways, the last of which is for good; each time another one takes over."""
+    run("systemctl", "restart", UNIT)
+    wait("the restart", is_settled)
+    story.observe("restarted")
+    hang(story)
+    story.observe("hung")
+    before = main_pid()
+    run("systemctl", "kill", "--signal=KILL", "--kill-who=main", UNIT)
+    wait_for_another(before)
+    story.observe("killed")
+    story.stages["doctor"] = run(NUMALET, "doctor", "-o", "json")
     run("systemctl", "stop", UNIT)
+    story.observe("stopped")
+
+
+def hang(story: Story) -> None:
+    """Let a read of the service never end until the watchdog notices."""
+    before = main_pid()
+    (file,) = SLICE.glob("**/*-database.scope/cpuset.cpus")
+    pipe = "/run/nobody-writes"
+    os.mkfifo(pipe)
+    story.stages["covered"] = run("mount", "--bind", pipe, f"{file}")["status"]
+    wait("the end of the process", lambda: main_pid() != before)
+    story.stages["uncovered"] = run("umount", "--lazy", f"{file}")["status"]
+    wait_for_another(before)
+
+
+def wait_for_another(former: str) -> None:
+    """Wait until another process than the former has looked at the cgroups twice."""
+    wait("another process", lambda: main_pid() not in (former, "0\n") and is_settled())
+    wait_for_passes(2)
+
+
+def take_away(story: Story) -> None:
+    """Release beside running programs, begin again, and end the programs."""
+    told = story.stages
     told["release beside programs"] = run(NUMALET, "release")
     story.observe("given back")
     run("systemctl", "start", UNIT)
@@ -231,17 +262,10 @@ def take_away(story: Story) -> None:
     told["exit"] = run(NUMALET, "exec", "default/db/side", "--", "sh", "-c", "exit 7")
     wait("the end of the last scope", lambda: not any("-pod" in unit for unit in units()))
 
-    run("systemctl", "stop", UNIT)
-    told["release"] = run(NUMALET, "release")
-    told["left"] = [str(path) for path in SLICE.glob("**/*") if path.is_dir()]
-    told["units"] = units()
-
 
 def uninstall(story: Story) -> None:
-    """Take it off the machine while it runs."""
+    """Take it off the machine while it runs, and with it all that it made."""
     told = story.stages
-    run("systemctl", "start", UNIT)
-    wait("the start", is_settled)
     told["installed"] = [name for name in INSTALLED if os.path.lexists(name)]
     told["uninstall"] = run("make", "uninstall")
     told["after that"] = {
@@ -251,26 +275,6 @@ def uninstall(story: Story) -> None:
         },
         "units": units(),
     }
-
-
-def hang(story: Story) -> None:
-    """Let a read of the service never end until the watchdog notices; its patience is shortened."""
-    folder = Path(f"/run/systemd/system/{UNIT}.d")
-    folder.mkdir()
-    (folder / "watchdog.conf").write_text(f"[Service]\nWatchdogSec={WATCHDOG_S}s\n")
-    run("systemctl", "daemon-reload")
-    run("systemctl", "restart", UNIT)
-    wait("the restart", is_settled)
-    before = main_pid()
-    (file,) = SLICE.glob("**/*-database.scope/cpuset.cpus")
-    pipe = "/run/nobody-writes"
-    os.mkfifo(pipe)
-    story.stages["covered"] = run("mount", "--bind", pipe, f"{file}")["status"]
-    wait("the end of the process", lambda: main_pid() != before)
-    story.stages["uncovered"] = run("umount", "--lazy", f"{file}")["status"]
-    wait("another process", lambda: main_pid() not in (before, "0\n") and is_settled())
-    wait_for_passes(2)
-    story.observe("hung")
 
 
 def main() -> None:

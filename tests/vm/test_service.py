@@ -91,6 +91,11 @@ def test_what_starts_at_boot_starts_it_and_systemd_knows_how_it_is(story: Story)
     assert "StatusText=pods: 1 admitted, 0 rejected" in story["unit"]
 
 
+def test_the_host_had_no_cpuset_enabled_before(story: Story) -> None:
+    """As a Debian on which nobody has asked for it: to enable it is the hardened unit's."""
+    assert "cpuset" not in story["enabled before"]
+
+
 def test_pods_lie_where_a_kubelet_with_systemd_would_put_them(story: Story) -> None:
     (pod,) = story["placed"]["status"]["pods"]
     uid = pod["uid"].replace("-", "_")
@@ -157,7 +162,7 @@ def test_a_service_that_hangs_is_noticed_by_systemd_and_says_where(
 
 
 def test_a_daemon_reload_is_noticed_and_repaired(story: Story) -> None:
-    assert story["reloaded"]["status"]["drift"]["foreign_write"] >= 1
+    assert story["resets"] >= 1
     for part in ("programs", "cgroups"):
         assert story["reloaded"][part] == story["running"][part]
 
@@ -202,12 +207,6 @@ def test_cgroups_that_systemd_takes_away_with_the_last_program_are_made_again(
     assert below(story["ended"], PODS) == below(story["placed"], PODS)
 
 
-def test_release_leaves_no_cgroup_and_no_unit_of_a_pod(story: Story) -> None:
-    assert story["release"]["status"] == 0, story["release"]
-    assert story["left"] == []
-    assert not [unit for unit in story["units"] if "-pod" in unit]
-
-
 def test_uninstalling_takes_all_of_it_away_and_keeps_what_is_the_owner_s(story: Story) -> None:
     assert story["installed"] == list(INSTALLED)
     assert story["uninstall"]["status"] == 0, story["uninstall"]
@@ -216,4 +215,4 @@ def test_uninstalling_takes_all_of_it_away_and_keeps_what_is_the_owner_s(story: 
     # Systemd keeps slices in which a scope was, and which are empty now, until the machine ends.
     assert after["units"] == ["numalet-kubepods.slice", "numalet.slice"]
     assert after["cgroups"].keys() <= set(after["units"])
-    assert set(after["cgroups"].values()) == {""}
+    assert set(after["cgroups"].values()) <= {""}
