@@ -33,6 +33,9 @@ _MASKED = (
     "systemd-timesyncd.service", "systemd-resolved.service", "systemd-networkd.service",
     "systemd-update-utmp.service", "systemd-hwdb-update.service", "ldconfig.service",
     "systemd-journal-catalog-update.service", "systemd-firstboot.service",
+    "systemd-journal-flush.service", "systemd-pcrphase.service", "systemd-pcrphase-sysinit.service",
+    "systemd-udev-trigger.service", "systemd-user-sessions.service", "e2scrub_reap.service",
+    "modprobe@.service",
 )  # fmt: skip
 """Units that cost an emulated CPU time, and that no guest needs."""
 
@@ -151,7 +154,8 @@ def _customisation() -> str:
         # Not started by itself: a guest that wants it starts it.
         f"rm -f {units}/multi-user.target.wants/containerd.service",
         "echo numalet-guest >root/etc/hostname",
-        "echo uninitialized >root/etc/machine-id",
+        # One without a name would set itself up at each boot, as at its first.
+        "echo 6e756d616c65742d67756573742d3031 >root/etc/machine-id",
         "rm -f root/var/cache/apt/archives/*.deb",
     ]
     return "\n".join(lines) + "\n"

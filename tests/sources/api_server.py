@@ -14,8 +14,6 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-import pytest
-
 Json = Mapping[str, object]
 
 
@@ -217,6 +215,8 @@ class Certificate:
 def make_certificate(folder: Path) -> Certificate:
     """Make one with the openssl program; skip the test where there is none."""
     if shutil.which("openssl") is None:
+        import pytest  # noqa: PLC0415 - guests are served by this module, too: there it takes a second
+
         pytest.skip("the openssl program is not installed")
     made = Certificate(folder / "ca.crt", folder / "server.key")
     extensions = (

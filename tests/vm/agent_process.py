@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import EnvironmentProblem
-from agent.report.status import ask
+from agent.report.status_client import ask
 
 SOCKET = Path("/run/numalet/status.sock")
 FOLDER = Path("/run/agent")

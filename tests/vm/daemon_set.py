@@ -17,7 +17,7 @@ from typing import Any
 
 from inotify_simple import INotify, flags  # type: ignore[import-untyped] # publishes no types
 
-from agent.report.status import ask
+from agent.report.status_client import ask
 
 from .node_api import PORT
 from .oci import Cri

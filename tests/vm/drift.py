@@ -10,7 +10,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from agent.report.status import ask
+from agent.report.status_client import ask
 
 from .agent_process import SOCKET, Status
 from .kubelet_host import PATIENCE_S, run

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import EnvironmentProblem
-from agent.report.status import ask
+from agent.report.status_client import ask
 
 from .single_host import CGROUPS, SOCKET
 

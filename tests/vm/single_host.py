@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from agent.errors import EnvironmentProblem
-from agent.report.status import ask
+from agent.report.status_client import ask
 
 CGROUPS = Path("/sys/fs/cgroup")
 SLICE = CGROUPS / "numalet.slice"

@@ -13,7 +13,10 @@ from .tracing import read_journal
 
 SWITCH = "sched_switch: prev_comm={} prev_pid={} ==> next_comm={} next_pid={}"
 IDLE, TASK = ("idle", 0), ("pod-1", 70)
-WRITE = 'begin_cpuset_write_resmask: () above="kubepods" dir="podu1" file="cpuset.cpus" value="1"'
+WRITE = (
+    'begin_cpuset_write_resmask: () above="kubepods" dir="podu1" file="cpuset.cpus" value="1"'
+    ' comm="numalet"'
+)
 ENTRIES = (
     ("perl-70", 2, 1.0, SWITCH.format(*IDLE, *TASK)),
     ("pod-1-70", 2, 2.0, SWITCH.format(*TASK, *IDLE)),

@@ -16,7 +16,7 @@ TRACING = Path("/sys/kernel/tracing")
 _NODE = "+0(%di)"
 _PLACE = (
     f"above=+0(+16(+8(+8({_NODE})))):string dir=+0(+16(+8({_NODE}))):string"
-    f" file=+0(+16({_NODE})):string value=+0(%si):string"
+    f" file=+0(+16({_NODE})):string value=+0(%si):string comm=$comm"
 )
 _PROBES = tuple(
     f"{kind}:numalet/{name}_{function} {function} {what}"
@@ -29,7 +29,7 @@ _EVENTS = (
     "numalet", "cgroup/cgroup_mkdir", "cgroup/cgroup_rmdir", "cgroup/cgroup_attach_task",
     "sched/sched_process_fork", "sched/sched_process_exec",
 )  # fmt: skip
-_LINE = re.compile(r"\s*(.+)-(\d+)\s+\[(\d+)\] \S+\s+([\d.]+): (\w+): (.*)")
+_LINE = re.compile(r"\s*.+-(\d+)\s+\[(\d+)\] \S+\s+([\d.]+): (\w+): (.*)")
 _FIELD = re.compile(r'(\w+)=("[^"]*"|\S*)')
 
 
@@ -37,7 +37,6 @@ _FIELD = re.compile(r'(\w+)=("[^"]*"|\S*)')
 class Traced:
     """Something that the kernel did, in the name of a process."""
 
-    comm: str
     pid: int
     cpu: int
     at_s: float
@@ -67,7 +66,10 @@ def begin_journal(*more: tuple[str, str], megabytes: int = 2) -> None:
     subprocess.run(["mount", "-t", "tracefs", "none", TRACING], check=False, capture_output=True)
     (TRACING / "buffer_size_kb").write_text(str(megabytes << 10))
     (TRACING / "trace_clock").write_text("mono")
-    Path("/proc/sys/debug/kprobes-optimization").write_text("0")  # no code is patched but once
+    # Emulated CPUs panic over an int3 where Linux patches code that they run: not the scheduler's, to note
+    # which pid has which name, and no probe twice.
+    Path("/proc/sys/debug/kprobes-optimization").write_text("0")
+    (TRACING / "options/record-cmd").write_text("0")
     (TRACING / "kprobe_events").write_text("\n".join(_PROBES))
     for event, condition in more:
         (TRACING / "events" / event / "filter").write_text(condition)
@@ -93,9 +95,9 @@ def _parse(text: str) -> Iterator[Traced]:
     for entry in entries.replace('\n"', '"').splitlines():
         match = _LINE.match(entry)
         assert match, entry
-        comm, pid, cpu, at_s, event, rest = match.groups()
+        pid, cpu, at_s, event, rest = match.groups()
         fields = {key: value.strip('"') for key, value in _FIELD.findall(rest)}
-        yield Traced(comm.strip(), int(pid), int(cpu), float(at_s), event, fields)
+        yield Traced(int(pid), int(cpu), float(at_s), event, fields)
 
 
 def file_writes(journal: Iterable[Traced]) -> Iterator[FileWrite]:
@@ -108,7 +110,7 @@ def file_writes(journal: Iterable[Traced]) -> Iterator[FileWrite]:
             fields = begun.pop(entry.pid).fields
             if int(entry.fields["result"]) >= 0:
                 yield FileWrite(
-                    comm=entry.comm,
+                    comm=fields["comm"],
                     at_s=entry.at_s,
                     cgroup=f"{fields['above']}/{fields['dir']}",
                     file=fields["file"],
