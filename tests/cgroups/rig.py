@@ -22,18 +22,7 @@ from agent.simulation.kernel import SimulatedKernel
 
 BASE = CgroupPath("numalet-test.slice")
 GIB = 1 << 30
-MEMORY_USER = """
-import mmap, sys, time
-open("/proc/self/oom_score_adj", "w").write("1000")
-sys.stdin.readline()
-memory = mmap.mmap(-1, int(sys.argv[1]), flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-memory.madvise(mmap.MADV_NOHUGEPAGE)  # one that khugepaged has hold of stays where it is
-for page in range(0, len(memory), mmap.PAGESIZE):
-    memory[page] = 1
-print("used", flush=True)
-time.sleep(1000)
-"""
-"""Uses memory; where that is too much, nobody else's process is to be killed for it."""
+MEMORY_USER = Path(__file__).with_name("memory_user.py")
 CPU_FOLDER = Path("/sys/devices/system/cpu")
 
 
@@ -76,7 +65,7 @@ class RealMachine:
     def use_memory(self, path: CgroupPath, size: int) -> int | None:
         """Start a process that uses so much, and return its pid; None where it was killed for it."""
         process = subprocess.Popen(
-            [sys.executable, "-c", MEMORY_USER, str(size)],
+            [sys.executable, MEMORY_USER, str(size)],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -38,13 +38,14 @@ KUBELET_S = 0.45
 COMM = "pod-"
 """With the number of the pod: the name of a busy process (comm of proc(5), 15 letters at most)."""
 PROGRAM = """
-$0 = $ARGV[1];
-open(my $procs, ">", "$ARGV[0]/cgroup.procs") or die; print $procs $$; close($procs) or die;
+chomp(my $name = <STDIN>); chomp(my $leaf = <STDIN>);
+$0 = $name;
+open(my $procs, ">", "$leaf/cgroup.procs") or die; print $procs $$; close($procs) or die;
 while (1) { select(undef, undef, undef, 0.05); for (1 .. 100) {} }
 """
-"""Has its name, by which it is traced, before it joins a cgroup, and then is busy again and again: whoever
-wakes up goes to any CPU that he may use and that is idle.  One that never slept would take all the time
-of the others where CPUs are emulated."""
+"""Waits until it is told its name, by which it is traced, and its cgroup: to begin takes it longer than all
+else that makes a pod.  Then is busy again and again: whoever wakes up goes to any CPU that he may use and
+that is idle.  One that never slept would take all the time of the others where CPUs are emulated."""
 
 
 def _resources(cpu: str, memory: str = "4Mi") -> Raw:
@@ -62,6 +63,8 @@ RESIDENT: Raw = {
 }
 """A pod that stays, with a budget of two CPUs: one container has one of them to itself."""
 
+Process = subprocess.Popen[str]
+
 KINDS: tuple[tuple[str, str, Raw], ...] = (
     ("best-effort", "BestEffort", {}),
     ("burstable", "Burstable", {"requests": {"cpu": "100m", "memory": "4Mi"}}),
@@ -78,13 +81,14 @@ class Busy:
 
     pod: Pod
     leaves: list[Path] = field(default_factory=list)
-    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
+    processes: list[Process] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Churn:
     api: PodApi
     driver: CgroupfsDriver
+    ready: list[Process]
     told: dict[str, Any] = field(default_factory=dict)
     due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     order: Iterator[int] = field(default_factory=count)
@@ -125,8 +129,11 @@ class Churn:
             config = oci_config(busy.pod, container_id, container, [], "")
             (BUNDLES / container_id / "config.json").write_text(json.dumps(config))
             leaf.mkdir()
-            command = ["perl", "-e", PROGRAM, str(leaf), f"{COMM}{number}"]
-            busy.processes.append(subprocess.Popen(command))
+            process = self.ready.pop()
+            assert process.stdin is not None
+            with process.stdin as told:
+                told.write(f"{COMM}{number}\n{leaf}\n")
+            busy.processes.append(process)
             busy.leaves.append(leaf)
         self.told[str(number)]["leaves"] = [leaf.name for leaf in busy.leaves]
 
@@ -161,6 +168,10 @@ class Churn:
         self.told["seconds"] = time.monotonic() - began
 
 
+def begin_program() -> Process:
+    return subprocess.Popen(["perl", "-e", PROGRAM], stdin=subprocess.PIPE, text=True)
+
+
 def main() -> None:
     folder = Path(sys.argv[1])
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)
@@ -172,7 +183,8 @@ def main() -> None:
     api.start()
     driver.begin()
     agent = AgentProcess(url=api.url)
-    churn = Churn(api, driver)
+    programs = PODS + len(RESIDENT["spec"]["containers"])
+    churn = Churn(api, driver, [begin_program() for _ in range(programs)])
     try:
         agent.start()
         agent.wait("the first list", lambda status: status["ready"])

@@ -7,6 +7,7 @@ import pytest
 
 from hack.lab.topology import TOPOLOGIES
 
+from .memory_daemon import USED_MIB
 from .memory_stories import DEADLINE_S, MIB
 from .rig import in_guest
 
@@ -22,6 +23,17 @@ def stories(tmp_path_factory: pytest.TempPathFactory) -> Told:
     command = f"python -m tests.vm.memory_stories {folder}"
     outcome = in_guest(TOPOLOGIES["2n"], command, results=folder)
     assert outcome.status == 0, outcome.stderr
+    told: Told = json.loads((folder / "observed.json").read_text())
+    return told
+
+
+@pytest.fixture(scope="module")
+def daemon(tmp_path_factory: pytest.TempPathFactory) -> Told:
+    folder = tmp_path_factory.mktemp("memory-daemon")
+    command = f"python -m tests.vm.memory_daemon {folder}"
+    outcome = in_guest(TOPOLOGIES["sample"], command, results=folder)
+    log = folder / "agent.log"
+    assert outcome.status == 0, f"{outcome.stderr}\n{log.read_text() if log.exists() else ''}"
     told: Told = json.loads((folder / "observed.json").read_text())
     return told
 
@@ -100,3 +112,19 @@ def test_with_soft_mems_it_is_let_out_before_and_nobody_is_killed(stories: Told)
     assert (story["short"]["problems"], story["short"]["drift"]) == ([], [])
     assert story["lives"] == {"pod": True, "stranger": True}
     assert sum(story["charged"]) >= 600
+
+
+def test_the_daemon_is_healthy_and_says_so_while_a_great_deal_moves(daemon: Told) -> None:
+    before, moving = daemon["before"], daemon["on their way"]
+
+    assert (before["mems"], before["charged"][0] >= USED_MIB) == ("0", True)
+    assert (moving["healthz"], moving["in flight"]) == ("ok\n", 1)
+    assert moving["charged"][0] > 0
+
+
+def test_a_stop_waits_until_all_of_it_has_moved(daemon: Told) -> None:
+    after = daemon["after"]
+
+    assert daemon["exit"] == 0
+    assert after["mems"] == "1"
+    assert (after["charged"][0], after["charged"][1] >= USED_MIB) == (0, True)

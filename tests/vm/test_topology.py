@@ -1,6 +1,7 @@
-"""What `numalet topology` shows in a guest is what QEMU was told to make."""
+"""What `numalet topology` shows in a guest is what QEMU was told to make, and a pod has its place there."""
 
 from concurrent.futures import Future
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
@@ -12,11 +13,37 @@ from agent.simulation.description import parse_description
 from agent.simulation.machine import topology_of
 from hack.lab.topology import TOPOLOGIES, GuestTopology
 
+from .agent_process import CALM_CONFIG
 from .rig import Outcome, in_guest, side_by_side
 
 pytestmark = pytest.mark.vm
 
 MIB = 1 << 20
+CGROUPS = "/sys/fs/cgroup/numalet.slice/kubepods"
+SHOW = "numalet topology -o json"
+PLACED = ("4n", "memory-only", "memory-less")
+"""Those in which no other story is told."""
+PLACE = f"""
+set -e
+cd %s
+numalet run --once --config config.yaml --pods pods >log 2>&1
+for name in database side; do
+  cgroup=$(echo {CGROUPS}/pod*/$name)
+  sh -c 'echo $$ >$0/cgroup.procs; exec grep allowed_list /proc/self/status' $cgroup >$name
+  cat $cgroup/cpu.max >>$name
+done
+"""
+POD = """
+apiVersion: v1
+kind: Pod
+metadata: {name: db}
+spec:
+  resources: {requests: {cpu: "2", memory: 128Mi}, limits: {cpu: "2", memory: 128Mi}}
+  containers:
+  - name: database
+    resources: {limits: {cpu: "1", memory: 64Mi}}
+  - name: side
+"""
 KERNEL_KEEPS = 0.15
 """At most so much of a node's memory the kernel keeps for itself and does not count in MemTotal."""
 
@@ -48,19 +75,39 @@ def told_hugepages(guest: GuestTopology) -> list[int]:
     return [node.hugepages for node in guest.nodes]
 
 
+@dataclass(frozen=True, slots=True)
+class Visit:
+    """What was seen in a guest."""
+
+    guest: GuestTopology
+    outcome: Outcome
+    folder: Path
+
+    def program(self, container: str) -> tuple[CPUSet, str, str]:
+        """Return where a container's program may run, on which nodes its memory is, and its quota."""
+        cpus, mems, quota = (self.folder / container).read_text().splitlines()
+        return CPUSet.parse(cpus.split()[1]), mems.split()[1], quota
+
+
 @pytest.fixture(scope="module")
-def printed() -> dict[str, Future[Outcome]]:
-    def visit(name: str) -> Outcome:
-        return in_guest(TOPOLOGIES[name], "numalet topology -o json")
+def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]:
+    def visit(name: str) -> Visit:
+        folder = tmp_path_factory.mktemp(name)
+        (folder / "config.yaml").write_text(CALM_CONFIG)
+        (folder / "pods").mkdir()
+        (folder / "pods/db.yaml").write_text(POD)
+        guest, command = TOPOLOGIES[name], SHOW + (PLACE % folder if name in PLACED else "")
+        return Visit(guest, in_guest(guest, command, results=folder), folder)
 
     return side_by_side(visit, TOPOLOGIES)
 
 
 @pytest.mark.parametrize("name", TOPOLOGIES)
 def test_numalet_shows_the_machine_that_qemu_was_told_to_make(
-    name: str, printed: dict[str, Future[Outcome]], tmp_path: Path
+    name: str, visits: dict[str, Future[Visit]], tmp_path: Path
 ) -> None:
-    guest, outcome = TOPOLOGIES[name], printed[name].result().succeeded()
+    visit = visits[name].result()
+    guest, outcome = visit.guest, visit.outcome.succeeded()
     assert not outcome.stderr  # no notes, and libnuma agrees
 
     shown = topology_of(parse_description(outcome.stdout, name="guest"), tmp_path, read_topology)
@@ -73,3 +120,23 @@ def test_numalet_shows_the_machine_that_qemu_was_told_to_make(
     for node, told in zip(shown.nodes, guest.nodes, strict=True):
         told_bytes = told.memory_mib * MIB
         assert told_bytes * (1 - KERNEL_KEEPS) <= node.memory_bytes <= told_bytes
+
+
+@pytest.mark.parametrize("name", PLACED)
+def test_a_pod_has_its_cpus_and_its_memory_on_one_node_of_it(
+    name: str, visits: dict[str, Future[Visit]]
+) -> None:
+    visit = visits[name].result()
+    visit.outcome.succeeded()
+    (own, mems, quota), (shared, side_mems, _) = map(visit.program, ("database", "side"))
+
+    node = visit.guest.nodes[int(mems)]
+    on_node = {
+        cpu
+        for cpu, place in enumerate(visit.guest.by_number())
+        if (place.socket, place.die) == node.die
+    }
+    assert (len(own), len(shared), own.isdisjoint(shared)) == (1, 1, True)
+    assert set(own | shared) <= on_node
+    assert (side_mems, node.memory_mib > 0) == (mems, True)
+    assert quota == "max 100000"

@@ -1,0 +1,116 @@
+"""What the daemon says while a great deal of memory moves: `python -m tests.vm.memory_daemon RESULTS`.
+
+A pod runs before the agent does, with its memory on node 0 and CPUs left on node 1 only.  While its pages
+are on their way the agent is looked at, and told to end.  What it and the kernel say is written to
+RESULTS/observed.json, for `test_memory_moves` to judge on the host.
+"""
+
+import json
+import re
+import secrets
+import shutil
+import subprocess
+import sys
+import time
+import urllib.request
+from pathlib import Path
+from typing import Any
+
+from .agent_process import CONFIG, AgentProcess
+from .kubelet_host import BUNDLES, CgroupfsDriver, HostedPod, Raw, enable, oci_config
+from .pod_api import PodApi
+
+MIB = 1 << 20
+USED_MIB = 2000
+RESERVED = "0-3,8-10"
+"""All but one of the CPUs of node 0."""
+LIMITS = {"cpu": "2", "memory": "4Gi"}
+POD: Raw = {
+    "metadata": {"name": "cache", "namespace": "default", "uid": "0b3f8e54-6f0c-4c3e-9b39-1a8f3f1d0077"},
+    "spec": {"containers": [{"name": "own", "resources": {"requests": LIMITS, "limits": LIMITS}}]},
+    "status": {"phase": "Running", "qosClass": "Guaranteed"},
+}  # fmt: skip
+MEMORY_USER = Path("tests/cgroups/memory_user.py")
+SERVER = "http://127.0.0.1:9402"
+
+
+def begin(driver: CgroupfsDriver) -> Path:
+    """Do what a kubelet and a runtime do for the pod, and return the cgroup of its container."""
+    path = driver.pod_path("Guaranteed", POD["metadata"]["uid"])
+    pod, container_id = HostedPod(raw=POD, path=path), secrets.token_hex(32)
+    driver.make_pod(pod.path, None)
+    enable(pod.path)
+    (container,) = pod.all_containers()
+    (BUNDLES / container_id).mkdir(parents=True)
+    config = oci_config(pod, container_id, container, [], "")
+    (BUNDLES / container_id / "config.json").write_text(json.dumps(config))
+    leaf = pod.path / container_id
+    leaf.mkdir()
+    return leaf
+
+
+def use_memory(leaf: Path) -> None:
+    """Start the container's program, and wait until it has all of its memory."""
+    command = [sys.executable, str(MEMORY_USER), str(USED_MIB * MIB)]
+    program = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+    (leaf / "cgroup.procs").write_text(f"{program.pid}")
+    assert program.stdin is not None
+    assert program.stdout is not None
+    with program.stdin as go:
+        go.write(b"go\n")
+    assert program.stdout.readline() == b"used\n"
+
+
+def look() -> dict[str, Any]:
+    """Return what probes and Prometheus are told."""
+    said = {name: get(f"/{name}") for name in ("healthz", "metrics")}
+    (count,) = re.findall(r"^numalet_memory_moves_in_flight (\S+)$", said["metrics"], re.MULTILINE)
+    return {"healthz": said["healthz"], "in flight": float(count)}
+
+
+def get(path: str) -> str:
+    with urllib.request.urlopen(f"{SERVER}{path}") as answer:
+        return str(answer.read().decode())
+
+
+def memory(leaf: Path) -> dict[str, Any]:
+    """Return the nodes that a cgroup is bound to, and the anonymous MiB that it has on each."""
+    row = (leaf / "memory.numa_stat").read_text().splitlines()[0]
+    charged = [int(size) // MIB for size in re.findall(r"N\d=(\d+)", row)]
+    return {"mems": (leaf / "cpuset.mems.effective").read_text().strip(), "charged": charged}
+
+
+def tell(agent: AgentProcess, leaf: Path) -> dict[str, Any]:
+    (leaf / "cpuset.mems").write_text("0")
+    use_memory(leaf)
+    told: dict[str, Any] = {"before": memory(leaf)}
+    agent.start()
+    agent.wait("the first list", lambda status: status["pods"])
+    agent.wait("pages on their way", lambda _: look()["in flight"])
+    told["on their way"] = {**look(), **memory(leaf)}
+    began = time.monotonic()
+    told["exit"] = agent.stop()
+    told["seconds"] = time.monotonic() - began
+    told["after"] = memory(leaf)
+    return told
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    api, driver = PodApi(), CgroupfsDriver()
+    driver.begin()
+    leaf = begin(driver)
+    api.put(POD)
+    api.start()
+    config = CONFIG.replace('reservedSystemCPUs: "0"', f'reservedSystemCPUs: "{RESERVED}"')
+    agent = AgentProcess(url=api.url, config=config)
+    try:
+        (folder / "observed.json").write_text(json.dumps(tell(agent, leaf)))
+    finally:
+        shutil.copyfile(agent.log, folder / "agent.log")
+        agent.end()
+        api.close()
+
+
+if __name__ == "__main__":
+    main()
