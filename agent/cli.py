@@ -1,14 +1,14 @@
 """The entry point: whatever happens becomes a sentence and an exit status.
 
-The commands, and with them all packages, are imported only inside `main`: that takes half a second,
-in which somebody may press Ctrl-C.
+The commands, and with them most packages, are imported only inside `main`: that takes a quarter of a
+second, in which somebody may press Ctrl-C.
 """
 
 import sys
 from collections.abc import Callable
 
 from agent.errors import EnvironmentProblem, InvariantBroken, NumaletError
-from agent.lean_import import for_ever, hidden
+from agent.lean_import import hidden, uncollected
 
 INTERRUPTED = 130
 """128 and the number of SIGINT, as shells tell it."""
@@ -48,7 +48,7 @@ def _run_command() -> None:
     with hidden("rich"):
         import structlog  # noqa: F401, PLC0415 - would import it for tracebacks, 5 MiB with pygments
 
-    with for_ever():
+    with uncollected():
         from agent.commands import cli  # noqa: PLC0415 - inside `main`, see above
 
     cli(prog_name="numalet")

@@ -29,7 +29,7 @@ from agent.core.topology import NodeTopology
 from agent.doctor_cli import doctor
 from agent.errors import InputError, StateFileError
 from agent.exec_cli import exec_
-from agent.lean_import import for_ever
+from agent.lean_import import uncollected
 from agent.node.numalib import cross_check
 from agent.node.sysfs import SYSFS, survey
 from agent.place import KUBERNETES, Place, RunOptions, simulated_topology
@@ -116,7 +116,7 @@ def run(  # noqa: PLR0913, PLR0917 - one parameter an option
         on_start=_announce,
         on_snapshot=_TablePrinter() if simulate is not None else lambda _snapshot: None,
     )
-    with for_ever():
+    with uncollected():
         from agent import app  # noqa: PLC0415 - half of all modules, and the other commands want none of them
 
     app.run(options)

@@ -84,7 +84,7 @@ def permissions(facts: NodeFacts) -> Iterator[Finding]:
         yield problem(
             "permissions",
             f"this user may not write {', '.join(facts.cgroups.unwritable)}",
-            "run numalet (and this command) as root, also in a container: it needs no capability",
+            "run numalet (and this command) as root, also in a container: being root is enough",
         )
     else:
         yield ok("permissions", "this user may write the cgroup files")

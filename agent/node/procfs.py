@@ -90,7 +90,7 @@ def has_program(pid: int) -> bool:
 
     A process that was forked and has not executed anything has ``PF_FORKNOEXEC``
     (include/linux/sched.h, shown in field 9 of proc_pid_stat(5)); runc executes itself before, as
-    ``runc init``.  One that has gone has none.
+    ``runc init``.  One that is about to execute has no arguments yet, and one that has gone has none.
     """
     folder = Path(psutil.PROCFS_PATH, str(pid))
     try:
@@ -99,7 +99,7 @@ def has_program(pid: int) -> bool:
         command = (folder / "cmdline").read_bytes()
     except OSError:
         return False
-    return not flags & _PF_FORKNOEXEC and not _RUNC_INIT.match(command)
+    return not flags & _PF_FORKNOEXEC and command != b"" and not _RUNC_INIT.match(command)
 
 
 def _running(pid: int) -> RunningProcess | None:

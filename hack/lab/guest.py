@@ -28,8 +28,9 @@ one takes 3 s (cgroup2-facts section 8).  The command has not run then.  Before 
 seen to crash on an assertion (msix_table_mmio_write), and a kernel 6.12 to panic over an int3."""
 
 _FAULTS = ("Oops: int3", "BUG: soft lockup")
-"""Linux changes its own code while other CPUs run it: emulated ones may still see a breakpoint (int3) there
-after Linux has forgotten it, which no real CPU does.  And one of 16 was seen to stand still for ever."""
+"""What a kernel says where most likely the emulation failed it.  Linux changes its own code while other
+CPUs run it: emulated ones may still see a breakpoint (int3) there after Linux has forgotten it, which no
+real CPU does.  And one CPU of 16 was seen to stand still, which the others then waited for."""
 
 _CONSOLE_TAIL = 3000
 _POLL_S = 0.05
@@ -82,7 +83,7 @@ def run(job: Job) -> int:
         qemu = _booted(job, command, work, (out, err))
         stack.callback(_end, qemu)
         _wait(qemu, job.timeout_s, work)
-        return _status(work)
+        return read_status(work)
 
 
 @contextlib.contextmanager
@@ -274,7 +275,8 @@ def _wait(qemu: "subprocess.Popen[bytes]", timeout_s: float | None, work: Path) 
         raise TimeoutLabError(message) from error
 
 
-def _status(work: Path) -> int:
+def read_status(work: Path) -> int:
+    """Return what the guest left in its control folder; raises as `run` does where it left nothing."""
     try:
         return int((work / "control/status").read_text())
     except (FileNotFoundError, ValueError) as error:

@@ -67,12 +67,13 @@ def test_a_package_that_is_not_there_is_missing_as_ever(package: str) -> None:
     assert said == f"No module named {package!r}"
 
 
-def test_a_command_has_neither_rich_nor_the_simulation_in_memory_before_it_uses_them() -> None:
+def test_the_daemon_has_neither_rich_nor_the_simulation_in_memory() -> None:
     said = printed(
         "import sys, agent.cli\n"
         "sys.argv = ['numalet', '--version']\n"
         "try: agent.cli.main()\n"
         "except SystemExit: pass\n"
+        "import agent.app\n"  # what the daemon imports in addition
         "print(sorted({name.partition('.')[0] for name in sys.modules}"
         " & {'grpc', 'kubernetes', 'pygments', 'pyroute2', 'rich'}),"
         " [name for name in sys.modules if name.startswith('agent.simulation')])"
@@ -91,8 +92,8 @@ def test_only_the_daemon_has_the_daemon_in_memory() -> None:
 def test_nobody_looks_for_garbage_among_what_stays_and_afterwards_as_ever() -> None:
     said = printed(
         "import gc\n"
-        "from agent.lean_import import for_ever\n"
-        "with for_ever():\n"
+        "from agent.lean_import import uncollected\n"
+        "with uncollected():\n"
         "    print(gc.isenabled())\n"
         "    import decimal\n"
         "print(gc.isenabled(), gc.get_freeze_count() > 1000)"

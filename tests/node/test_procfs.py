@@ -61,6 +61,7 @@ def test_a_missing_proc_file_system_is_named(tmp_path: Path) -> None:
         ("17 (postgres) S 1 17 17 0 -1 4194560 0", "postgres\0-D\0", True),
         ("17 (runc:[2:INIT]) S 1 17 17 0 -1 1077936128 0", "runc\0init\0", False),
         ("17 (exe) S 1 17 17 0 -1 4194560 0", "/usr/sbin/runc\0init\0", False),
+        ("17 (6) R 1 17 17 0 -1 4194560 0", "", False),  # in the middle of execve: no arguments yet
         ("17 (crun) S 1 17 17 0 -1 4194624 0", "crun\0create\0", False),
         ("17 (a ) S (b) R 1 17 17 0 -1 4194560 0", "a\0", True),
         ("17 (\xff) R 1 17 17 0 -1 4194560 0", "\xff\0", True),

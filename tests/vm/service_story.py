@@ -202,7 +202,6 @@ def reload(story: Story) -> None:
     wait("the drift", lambda: foreign_writes() > before)
     wait_for_passes(2)
     wait("the repair", is_settled)
-    story.stages["resets"] = foreign_writes() - before
     story.observe("reloaded")
 
 
@@ -270,9 +269,8 @@ def uninstall(story: Story) -> None:
     told["uninstall"] = run("make", "uninstall")
     told["after that"] = {
         "files": [name for name in (*INSTALLED, *KEPT) if os.path.lexists(name)],
-        "cgroups": {
-            path.parent.name: path.read_text().strip() for path in SLICE.glob("**/cpuset.cpus")
-        },
+        "folders": [path.name for path in SLICE.glob("**/*") if path.is_dir()],
+        "values": [path.read_text().strip() for path in SLICE.glob("**/cpuset.cpus")],
         "units": units(),
     }
 

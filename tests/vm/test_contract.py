@@ -16,11 +16,13 @@ pytestmark = pytest.mark.vm
 PLACE = "/sys/fs/cgroup/numalet-tests"
 COMMAND = f"""
 set -e
+enable='echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control'
+(cd %s; setpriv --bounding-set=-sys_nice sh -c "$enable" 2>refusal || touch refused)
 echo '+cpuset +cpu +memory' >/sys/fs/cgroup/cgroup.subtree_control
 ! grep -qw hugetlb /sys/fs/cgroup/cgroup.controllers || echo +hugetlb >/sys/fs/cgroup/cgroup.subtree_control
 mkdir {PLACE}
 export NUMALET_TEST_CGROUP={PLACE} NUMALET_TEST_HOTPLUG=1
-python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s tests/cgroups
+python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s/contract.xml tests/cgroups
 """
 
 
@@ -28,8 +30,8 @@ python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s tests/cgroup
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[tuple[Outcome, Path]]]:
     def visit(kernel: str) -> tuple[Outcome, Path]:
         folder = tmp_path_factory.mktemp(kernel)
-        report = folder / "contract.xml"
-        return in_guest(TOPOLOGIES["2n"], COMMAND % report, kernel=kernel, results=folder), report
+        command = COMMAND % (folder, folder)
+        return in_guest(TOPOLOGIES["2n"], command, kernel=kernel, results=folder), folder
 
     return side_by_side(visit, KERNELS)
 
@@ -38,7 +40,8 @@ def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[tuple[
 def test_the_contract_suite_passes_on_a_real_kernel(
     kernel: str, reports: dict[str, Future[tuple[Outcome, Path]]]
 ) -> None:
-    outcome, report = reports[kernel].result()
+    outcome, folder = reports[kernel].result()
+    report = folder / "contract.xml"
 
     assert report.exists(), outcome.stderr
     suite = ET.parse(report).getroot()[0]
@@ -48,3 +51,13 @@ def test_the_contract_suite_passes_on_a_real_kernel(
     assert (failures, errors) == (0, 0), outcome.stdout
     assert tests - skipped > 100
     assert outcome.status == 0
+
+
+@pytest.mark.parametrize(("kernel", "refuses"), [("6.1", True), ("6.12", False)])
+def test_linux_6_1_lets_nobody_enable_cpuset_above_who_may_do_more(
+    kernel: str, reports: dict[str, Future[tuple[Outcome, Path]]], *, refuses: bool
+) -> None:
+    """Which is why the service has CAP_SYS_NICE."""
+    _, folder = reports[kernel].result()
+
+    assert (folder / "refused").exists() is refuses, (folder / "refusal").read_text()

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from hack.lab import madt, packages
-from hack.lab.errors import UnavailableError
+from hack.lab.errors import EmulationError, LabError, UnavailableError
+from hack.lab.guest import read_status
 from hack.lab.topology import TOPOLOGIES
 
 QEMU_S_OWN = bytes.fromhex(
@@ -39,3 +40,22 @@ def test_missing_packages_are_named_with_the_command_that_installs_them(
 
     with pytest.raises(UnavailableError, match="apt-get install qemu-system-x86' as root"):
         packages.need(packages.EMULATOR)
+
+
+@pytest.mark.parametrize(
+    ("last_words", "is_tried_again"),
+    [
+        ("Oops: int3: 0000 [#1]", True),
+        ("watchdog: BUG: soft lockup - CPU#2 stuck for 26s! [numalet:255]", True),
+        ("Kernel panic - not syncing: Attempted to kill init!", False),
+    ],
+)
+def test_only_a_guest_that_emulation_failed_is_tried_again(
+    tmp_path: Path, last_words: str, *, is_tried_again: bool
+) -> None:
+    (tmp_path / "console.log").write_text(f"boot\n{last_words}\n")
+
+    with pytest.raises(LabError, match="ended without a status") as failed:
+        read_status(tmp_path)
+
+    assert isinstance(failed.value, EmulationError) is is_tried_again

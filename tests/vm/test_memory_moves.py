@@ -114,15 +114,15 @@ def test_with_soft_mems_it_is_let_out_before_and_nobody_is_killed(stories: Told)
     assert sum(story["charged"]) >= 600
 
 
-def test_the_daemon_is_healthy_and_says_so_while_a_great_deal_moves(daemon: Told) -> None:
+def test_passes_go_on_and_say_so_while_a_great_deal_moves(daemon: Told) -> None:
     before, moving = daemon["before"], daemon["on their way"]
 
     assert (before["mems"], before["charged"][0] >= USED_MIB) == ("0", True)
     assert (moving["healthz"], moving["in flight"]) == ("ok\n", 1)
-    assert moving["charged"][0] > 0
+    assert moving["charged"][0] > 0  # after some passes
 
 
-def test_a_stop_waits_until_all_of_it_has_moved(daemon: Told) -> None:
+def test_a_stop_meanwhile_ends_with_status_0_and_all_of_it_has_moved(daemon: Told) -> None:
     after = daemon["after"]
 
     assert daemon["exit"] == 0

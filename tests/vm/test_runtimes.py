@@ -183,7 +183,7 @@ def test_the_agent_s_own_metric_tells_no_window_too_short(life: Life) -> None:
     ]
 
     containers = told["container"]
-    early = [leaf for leaf, at_s in programs(life) if at_s < ends_s.get(leaf.lstrip("/"), 0)]
+    early = [leaf for leaf, at_s in runc_itself(life) if at_s < ends_s.get(leaf.lstrip("/"), 0)]
     assert containers["found"]["running"] <= len(set(early))
     assert containers["found"]["unseen"] == 0
     assert sum(containers["found"].values()) == containers["confined"] >= len(leaves)
@@ -191,14 +191,15 @@ def test_the_agent_s_own_metric_tells_no_window_too_short(life: Life) -> None:
     assert told["pod"]["confined"] == sum(told["pod"]["found"].values()) > 0
 
 
-def programs(life: Life) -> Iterator[tuple[str, float]]:
-    """Yield in which cgroup a program began, and when; runc is one itself, crun is none."""
-    where: dict[int, str] = {}
+def runc_itself(life: Life) -> Iterator[tuple[str, float]]:
+    """Yield in which cgroup, and when, runc executed itself: for an instant it may look like a program."""
+    where: dict[str, str] = {}
     for traced in life.journal:
+        fields, is_exec = traced.fields, traced.event == "sched_process_exec"
         if traced.event == "cgroup_attach_task":
-            where[int(traced.fields["pid"])] = traced.fields["dst_path"]
-        elif traced.event == "sched_process_exec" and traced.pid in where:
-            yield where[traced.pid], traced.at_s
+            where[fields["pid"]] = fields["dst_path"]
+        elif is_exec and fields["pid"] in where and fields["filename"].startswith("/dev/fd/"):
+            yield where[fields["pid"]], traced.at_s
 
 
 def test_no_value_is_written_where_it_stands_already(life: Life) -> None:

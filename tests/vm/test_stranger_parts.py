@@ -18,7 +18,7 @@ WRITE = (
     ' comm="numalet"'
 )
 ENTRIES = (
-    ("perl-70", 2, 1.0, SWITCH.format(*IDLE, *TASK)),
+    ("<...>-70", 2, 1.0, SWITCH.format(*IDLE, *TASK)),
     ("pod-1-70", 2, 2.0, SWITCH.format(*TASK, *IDLE)),
     ("pod-1-70", 3, 3.0, "cgroup_attach_task: dst_path=/kubepods/podu1/leaf1 pid=70 comm=pod-1"),
     ("pod-1-70", 3, 4.0, SWITCH.format(*TASK, *IDLE)),

@@ -20,13 +20,17 @@ pytestmark = pytest.mark.vm
 
 MIB = 1 << 20
 CGROUPS = "/sys/fs/cgroup/numalet.slice/kubepods"
-SHOW = "numalet topology -o json"
-PLACED = ("4n", "memory-only", "memory-less")
+SHOW = "set -e\nnumalet topology -o json"
+PLACED = ("4n", "memory-only")
+STARTED = (*PLACED, "memory-less")
 """Those in which no other story is told."""
-PLACE = f"""
-set -e
+CONFIG = CALM_CONFIG.replace('reservedSystemCPUs: "0"', 'reservedSystemCPUs: "0-2"')
+"""One CPU of node 0 is left: the pod belongs to node 1, and nowhere where that has no memory."""
+START = """
 cd %s
 numalet run --once --config config.yaml --pods pods >log 2>&1
+"""
+PLACE = f"""
 for name in database side; do
   cgroup=$(echo {CGROUPS}/pod*/$name)
   sh -c 'echo $$ >$0/cgroup.procs; exec grep allowed_list /proc/self/status' $cgroup >$name
@@ -93,10 +97,14 @@ class Visit:
 def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]:
     def visit(name: str) -> Visit:
         folder = tmp_path_factory.mktemp(name)
-        (folder / "config.yaml").write_text(CALM_CONFIG)
+        (folder / "config.yaml").write_text(CONFIG)
         (folder / "pods").mkdir()
         (folder / "pods/db.yaml").write_text(POD)
-        guest, command = TOPOLOGIES[name], SHOW + (PLACE % folder if name in PLACED else "")
+        guest, command = TOPOLOGIES[name], SHOW
+        if name in STARTED:
+            command += START % folder
+        if name in PLACED:
+            command += PLACE
         return Visit(guest, in_guest(guest, command, results=folder), folder)
 
     return side_by_side(visit, TOPOLOGIES)
@@ -138,5 +146,17 @@ def test_a_pod_has_its_cpus_and_its_memory_on_one_node_of_it(
     }
     assert (len(own), len(shared), own.isdisjoint(shared)) == (1, 1, True)
     assert set(own | shared) <= on_node
-    assert (side_mems, node.memory_mib > 0) == (mems, True)
+    assert (mems, side_mems) == ("1", "1")
     assert quota == "max 100000"
+
+
+def test_a_pod_whose_cpus_would_be_where_no_memory_is_is_rejected(
+    visits: dict[str, Future[Visit]],
+) -> None:
+    visit = visits["memory-less"].result()
+    visit.outcome.succeeded()
+
+    (line,) = (
+        line for line in (visit.folder / "log").read_text().splitlines() if "rejected" in line
+    )
+    assert "TopologyAffinityError" in line
