@@ -29,7 +29,7 @@ from .tracing import begin_journal, copy_journal
 
 PODS = 60
 PODS_A_SECOND = 20
-"""As far as the guest can: one that is emulated makes 14 to 18, on a busy machine two or three."""
+"""As far as the guest can: one that is emulated on a busy machine makes four or five."""
 LIFE_S = 12.0
 LONGEST_S = 150
 """Who takes longer is stuck: then it is told where."""
@@ -38,14 +38,13 @@ KUBELET_S = 0.45
 COMM = "pod-"
 """With the number of the pod: the name of a busy process (comm of proc(5), 15 letters at most)."""
 PROGRAM = """
-chomp(my $name = <STDIN>); chomp(my $leaf = <STDIN>);
-$0 = $name;
-open(my $procs, ">", "$leaf/cgroup.procs") or die; print $procs $$; close($procs) or die;
+$0 = $ARGV[1];
+open(my $procs, ">", "$ARGV[0]/cgroup.procs") or die; print $procs $$; close($procs) or die;
 while (1) { select(undef, undef, undef, 0.05); for (1 .. 100) {} }
 """
-"""Waits until it is told its name, by which it is traced, and its cgroup: to begin takes it longer than all
-else that makes a pod.  Then is busy again and again: whoever wakes up goes to any CPU that he may use and
-that is idle.  One that never slept would take all the time of the others where CPUs are emulated."""
+"""Has its name, by which it is traced, before it joins a cgroup, and then is busy again and again: whoever
+wakes up goes to any CPU that he may use and that is idle.  One that never slept would take all the time
+of the others where CPUs are emulated."""
 
 
 def _resources(cpu: str, memory: str = "4Mi") -> Raw:
@@ -63,8 +62,6 @@ RESIDENT: Raw = {
 }
 """A pod that stays, with a budget of two CPUs: one container has one of them to itself."""
 
-Process = subprocess.Popen[str]
-
 KINDS: tuple[tuple[str, str, Raw], ...] = (
     ("best-effort", "BestEffort", {}),
     ("burstable", "Burstable", {"requests": {"cpu": "100m", "memory": "4Mi"}}),
@@ -81,14 +78,13 @@ class Busy:
 
     pod: Pod
     leaves: list[Path] = field(default_factory=list)
-    processes: list[Process] = field(default_factory=list)
+    processes: list["subprocess.Popen[bytes]"] = field(default_factory=list)
 
 
 @dataclass(slots=True)
 class Churn:
     api: PodApi
     driver: CgroupfsDriver
-    ready: list[Process]
     told: dict[str, Any] = field(default_factory=dict)
     due: list[tuple[float, int, Callable[[], None]]] = field(default_factory=list)
     order: Iterator[int] = field(default_factory=count)
@@ -129,11 +125,8 @@ class Churn:
             config = oci_config(busy.pod, container_id, container, [], "")
             (BUNDLES / container_id / "config.json").write_text(json.dumps(config))
             leaf.mkdir()
-            process = self.ready.pop()
-            assert process.stdin is not None
-            with process.stdin as told:
-                told.write(f"{COMM}{number}\n{leaf}\n")
-            busy.processes.append(process)
+            command = ["perl", "-e", PROGRAM, str(leaf), f"{COMM}{number}"]
+            busy.processes.append(subprocess.Popen(command))
             busy.leaves.append(leaf)
         self.told[str(number)]["leaves"] = [leaf.name for leaf in busy.leaves]
 
@@ -168,10 +161,6 @@ class Churn:
         self.told["seconds"] = time.monotonic() - began
 
 
-def begin_program() -> Process:
-    return subprocess.Popen(["perl", "-e", PROGRAM], stdin=subprocess.PIPE, text=True)
-
-
 def main() -> None:
     folder = Path(sys.argv[1])
     faulthandler.dump_traceback_later(LONGEST_S, exit=True)
@@ -183,8 +172,7 @@ def main() -> None:
     api.start()
     driver.begin()
     agent = AgentProcess(url=api.url)
-    programs = PODS + len(RESIDENT["spec"]["containers"])
-    churn = Churn(api, driver, [begin_program() for _ in range(programs)])
+    churn = Churn(api, driver)
     try:
         agent.start()
         agent.wait("the first list", lambda status: status["ready"])

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 GUEST = replace(TOPOLOGIES["2n"], threads=1, siblings_apart=False)
 """Few CPUs: each that is busy takes time from all others where they are emulated."""
 BORN_INSIDE = ("best-effort", "burstable")
-LEAST_RATE = 2.0
+LEAST_RATE = 1.0
 """Pods a second: a quarter of what an emulated guest makes on a busy machine."""
 
 
