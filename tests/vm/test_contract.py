@@ -16,13 +16,20 @@ pytestmark = pytest.mark.vm
 PLACE = "/sys/fs/cgroup/numalet-tests"
 COMMAND = f"""
 set -e
-enable='echo +cpuset >/sys/fs/cgroup/cgroup.subtree_control'
-(cd %s; setpriv --bounding-set=-sys_nice sh -c "$enable" 2>refusal || touch refused)
+results=%s
+cd /sys/fs/cgroup
+mkdir box
+sleep 1000 & echo $! >box/cgroup.procs
+setpriv --bounding-set=-sys_nice sh -c 'echo +cpuset >cgroup.subtree_control' 2>$results/refusal ||
+  touch $results/refused
+kill $!; wait || true
+rmdir box
+cd - >/dev/null
 echo '+cpuset +cpu +memory' >/sys/fs/cgroup/cgroup.subtree_control
 ! grep -qw hugetlb /sys/fs/cgroup/cgroup.controllers || echo +hugetlb >/sys/fs/cgroup/cgroup.subtree_control
 mkdir {PLACE}
 export NUMALET_TEST_CGROUP={PLACE} NUMALET_TEST_HOTPLUG=1
-python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s/contract.xml tests/cgroups
+python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=$results/contract.xml tests/cgroups
 """
 
 
@@ -30,7 +37,7 @@ python -m pytest -q -p no:cacheprovider -m realcgroup --junitxml=%s/contract.xml
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[tuple[Outcome, Path]]]:
     def visit(kernel: str) -> tuple[Outcome, Path]:
         folder = tmp_path_factory.mktemp(kernel)
-        command = COMMAND % (folder, folder)
+        command = COMMAND % folder
         return in_guest(TOPOLOGIES["2n"], command, kernel=kernel, results=folder), folder
 
     return side_by_side(visit, KERNELS)
