@@ -15,6 +15,8 @@ from tests.cli.rig import PROJECT
 INTERRUPT_AT_IMPORT = """
 import os, signal, sys
 
+signal.signal(signal.SIGINT, signal.default_int_handler)  # who runs tests in the background ignores it
+
 class Person:
     def find_spec(self, name, path=None, target=None):
         if name == {module!r}:
