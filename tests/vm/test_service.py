@@ -162,7 +162,8 @@ def test_a_service_that_hangs_is_noticed_by_systemd_and_says_where(
 
 
 def test_a_daemon_reload_is_noticed_and_repaired(story: Story) -> None:
-    assert story["reloaded"]["status"]["drift"].keys() <= {"foreign_write", "controller_off"}
+    before, after = (story[stage]["status"]["drift"] for stage in ("running", "reloaded"))
+    assert after["foreign_write"] > before.get("foreign_write", 0)
     for part in ("programs", "cgroups"):
         assert story["reloaded"][part] == story["running"][part]
 
@@ -215,4 +216,4 @@ def test_uninstalling_takes_all_of_it_away_and_keeps_what_is_the_owner_s(story: 
     # Systemd keeps slices in which a scope was, and which are empty now, until the machine ends.
     assert after["units"] == ["numalet-kubepods.slice", "numalet.slice"]
     assert set(after["folders"]) <= set(after["units"])
-    assert set(after["values"]) <= {""}
+    assert not any(after["values"])
