@@ -51,7 +51,7 @@ from agent.place import (
 )
 from agent.ports import CgroupsChanged, Clock, Event, Post, Snapshot, Stop
 from agent.reconciler import Reconciler
-from agent.report.events import PodEvents
+from agent.report.events import PodEvents, ShortageEvents
 from agent.report.evictions import Evictions
 from agent.report.http import HttpServer
 from agent.report.liveness import Liveness
@@ -239,6 +239,7 @@ def _start_telling(
     tellers: list[Teller] = []
     if telling.events:
         tellers.append(PodEvents(node_name, before, annotated=telling.placement_annotation))
+        tellers.append(ShortageEvents(node_name))
     if telling.placement_annotation:
         tellers.append(PlacementAnnotations())
     if telling.on_rejection == "evict":

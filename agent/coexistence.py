@@ -7,7 +7,7 @@ from agent.config import AgentConfig
 from agent.core.findings import Finding
 from agent.place import KUBERNETES, Place, RunOptions, other_managers, why_only_observing
 from agent.ports import Clock
-from agent.report.events import other_manager
+from agent.report.events import OTHER_CPU_MANAGER, node_warning
 from agent.report.outbound import Outbound
 from agent.rival_watch import RivalWatch
 from agent.sources.api_access import load_client
@@ -41,6 +41,7 @@ def telling_of_others(
     def tell(other: Finding) -> None:
         if outbound is not None and not is_silent:
             does = f"{other.sentence}; coexistence is {config.coexistence}"
-            outbound.say(other_manager(other.subject, does, clock.now_s(), node_name))
+            at_s = clock.now_s()
+            outbound.say(node_warning(OTHER_CPU_MANAGER, other.subject, does, at_s, node_name))
 
     return tell

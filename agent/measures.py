@@ -14,14 +14,15 @@ class MemoryReport:
     ``moves`` maps each cgroup whose pages move to when that began, in seconds since the epoch, and
     to None where it waits for another.  ``moved_bytes`` count since the start of the process;
     ``left_behind_bytes`` lie now on other nodes than they should.  ``headroom_bytes`` is by list of
-    nodes, ``shortages`` are sentences, ``widened`` who is bound no longer because of them.
+    nodes, ``shortages`` are sentences by list of nodes, ``widened`` who is bound no longer because of
+    them.
     """
 
     moves: Mapping[CgroupPath, float | None] = field(default_factory=dict)
     moved_bytes: int = 0
     left_behind_bytes: int = 0
     headroom_bytes: Mapping[str, int] = field(default_factory=dict)
-    shortages: tuple[str, ...] = ()
+    shortages: Mapping[str, str] = field(default_factory=dict)
     widened: tuple[CgroupPath, ...] = ()
 
 

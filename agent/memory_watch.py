@@ -83,7 +83,7 @@ class MemoryWatch:
                 sum_outside(one.movable, one.nodes) for one in self._bound if one.path not in above
             ),
             headroom_bytes={str(h.nodes): h.left_bytes for h in self._headrooms},
-            shortages=tuple(self._short.values()),
+            shortages={str(nodes): sentence for nodes, sentence in self._short.items()},
             widened=tuple(sorted(self._widened)),
         )
 

@@ -95,7 +95,6 @@ def find_place(
     observe = options.observe or config.observe
     if not observe:
         cgroups.check()
-        cgroups.check_whole()
     mode = KUBERNETES if options.pods == KUBERNETES else "host"
     place = Place(
         mode=mode,

@@ -41,8 +41,9 @@ class Charge:
     """What is charged to a cgroup and to all below it.
 
     ``movable`` is what follows ``cpuset.mems``: anonymous memory, and pages of files that are
-    mapped.  ``huge`` is the same for huge pages, by page size in KiB.  ``droppable_bytes`` are
-    pages of files, mapped or not, on all nodes.
+    mapped.  ``huge`` are huge pages, by page size in KiB, on the nodes where they were first used:
+    they move, too, but the kernel's tally stays (``hugetlb_cgroup_migrate``, mm/hugetlb_cgroup.c).
+    ``droppable_bytes`` are pages of files, mapped or not, on all nodes.
     """
 
     movable: ByNode = field(default_factory=dict)
@@ -50,8 +51,26 @@ class Charge:
     droppable_bytes: int = 0
 
     def outside(self, nodes: NodeSet) -> int:
-        """Return how much lies on other nodes than these and could be moved."""
-        return sum(sum_outside(pages, nodes) for pages in (self.movable, *self.huge.values()))
+        """Return how much lies on other nodes than these and could be moved, as far as that is told.
+
+        Of huge pages it is not.
+        """
+        return sum_outside(self.movable, nodes)
+
+    def huge_within(self, nodes: NodeSet) -> dict[int, ByNode]:
+        """Return the huge pages of a cgroup that is on these nodes.
+
+        What is tallied elsewhere moved with it; on which of several nodes it came to be nobody says,
+        and the first one counts.
+        """
+        first = next(iter(nodes), None)
+        return {
+            kib: {
+                node: pages.get(node, 0) + (sum_outside(pages, nodes) if node == first else 0)
+                for node in nodes
+            }
+            for kib, pages in self.huge.items()
+        }
 
 
 def sum_outside(pages: ByNode, nodes: NodeSet) -> int:
@@ -110,7 +129,7 @@ class Move:
                     f" free and {mib(room.cache_bytes)} in clean pages of files, and keeps"
                     f" {mib(margin_bytes)} of that: free memory there"
                 )
-        for page_kib, pages in self.charge.huge.items():
+        for page_kib, pages in self.charge.huge_within(self.old).items():
             for node, size in arrivals(pages, self.old, self.new).items():
                 room = rooms.get(node)
                 free = size if room is None else room.huge_bytes.get(page_kib, 0)

@@ -36,12 +36,13 @@ class CgroupFs:
         self._mountinfo = mountinfo
 
     def check(self) -> None:
-        """Make sure that ``root`` is a cgroup v2 hierarchy that can be used.
+        """Make sure that ``root`` is a cgroup v2 hierarchy that can be used, and the whole of it.
 
         Raises `EnvironmentProblem` with what is wrong and what to do about it: not cgroup v2, or
-        only beside v1 (hybrid), mounted read-only, or without the controllers.
+        only beside v1 (hybrid), mounted read-only, a part only, or without the controllers.
         """
         self.check_mount()
+        self.check_whole()
         self.check_controllers()
 
     def check_mount(self) -> None:

@@ -2,7 +2,7 @@
 
 A pod is placed when its cgroups say so (`Snapshot.unenforced`), not when it is decided.
 
-On the Node there is a Warning for each other CPU manager.
+On the Node there is a Warning for each other CPU manager, and for NUMA nodes short of memory.
 
 They are core/v1 Events in the form of the kubelet's own (``source`` and ``count``, no
 ``eventTime``): ``kubectl describe pod`` shows them beside those, both APIs serve them, and the
@@ -34,6 +34,7 @@ from agent.report.placement import PLACEMENT, has_own
 KIND = "event"
 PLACED = "Placed"
 OTHER_CPU_MANAGER = "OtherCPUManager"
+MEMORY_SHORT = "MemoryShort"
 COMPONENT = "numalet"
 KEPT_S = 3600.0
 """For so long the server keeps events, unless told otherwise (``--event-ttl``)."""
@@ -178,17 +179,37 @@ def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
     )
 
 
-def other_manager(name: str, message: str, at_s: float, node_name: str) -> Message:
-    """Return a Warning on the Node that another CPU manager is there, by its name.
+class ShortageEvents:
+    """A teller of NUMA nodes short of memory: once for each set of them, while they are."""
+
+    def __init__(self, node_name: str) -> None:
+        self._node_name = node_name
+        self._told: frozenset[str] = frozenset()
+
+    def look(self, snapshot: Snapshot, now_s: float) -> list[Message]:  # noqa: ARG002 - Teller
+        """Return a Warning on the Node for each shortage that is new."""
+        shortages, told = snapshot.memory.shortages, self._told
+        self._told = frozenset(shortages)
+        return [
+            node_warning(MEMORY_SHORT, nodes, sentence, snapshot.taken_at_s, self._node_name)
+            for nodes, sentence in shortages.items()
+            if nodes not in told
+        ]
+
+
+def node_warning(reason: str, subject: str, message: str, at_s: float, node_name: str) -> Message:
+    """Return a Warning on the Node, one for each reason and ``subject``.
 
     The Node's UID is its name, and the namespace ``default``: as in the kubelet's own events.
     """
-    said = f"{node_name}/{OTHER_CPU_MANAGER}/{name}"
-    metadata = {"name": _name(node_name, said), "namespace": "default"}
+    metadata = {
+        "name": _name(node_name, f"{node_name}/{reason}/{subject}"),
+        "namespace": "default",
+    }
     involved = {"apiVersion": "v1", "kind": "Node", "name": node_name, "uid": node_name}
-    body = _event(metadata, involved, ("Warning", OTHER_CPU_MANAGER, message), at_s, node_name)
+    body = _event(metadata, involved, ("Warning", reason, message), at_s, node_name)
     return Message(
-        key=(KIND, node_name, name),
+        key=(KIND, node_name, f"{reason}/{subject}"),
         say=partial(_say, body=body),
         fine=frozenset({HTTPStatus.CONFLICT}),
         namespace=metadata["namespace"],

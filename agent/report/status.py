@@ -86,7 +86,7 @@ def _memory(report: MemoryReport) -> Json:
         "movedBytes": report.moved_bytes,
         "leftBehindBytes": report.left_behind_bytes,
         "headroomBytes": dict(report.headroom_bytes),
-        "shortages": list(report.shortages),
+        "shortages": list(report.shortages.values()),
         "widened": [str(path) for path in report.widened],
     }
 

@@ -62,10 +62,10 @@ class RealMachine:
         self.cgroups.write(path, "cgroup.procs", str(process.pid))
         return process.pid
 
-    def use_memory(self, path: CgroupPath, size: int) -> int | None:
+    def use_memory(self, path: CgroupPath, size: int, *page_size: int) -> int | None:
         """Start a process that uses so much, and return its pid; None where it was killed for it."""
         process = subprocess.Popen(
-            [sys.executable, MEMORY_USER, str(size)],
+            [sys.executable, MEMORY_USER, *map(str, (size, *page_size))],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
         )

@@ -1,5 +1,7 @@
 """Where pages go, and what does not fit."""
 
+from dataclasses import replace
+
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -110,9 +112,20 @@ def test_of_a_node_about_which_nothing_is_known_anything_is_believed() -> None:
     assert move.obstacle({}, MIB) is None
 
 
-def test_huge_pages_count_among_what_lies_outside() -> None:
+def test_of_huge_pages_nobody_can_tell_what_lies_outside() -> None:
     charge = Charge(movable={0: 1, 1: 2}, huge={2048: {0: 4, 1: 8}})
-    assert (charge.outside(nodes("0")), charge.outside(nodes("0-1"))) == (10, 0)
+    assert (charge.outside(nodes("0")), charge.outside(nodes("0-1"))) == (2, 0)
+
+
+def test_huge_pages_that_were_first_used_elsewhere_have_moved_along_and_need_room_to_move_on() -> (
+    None
+):
+    moved = Charge(huge={2048: {0: 12 * MIB, 1: 0}})
+    back = Move(old=nodes("1"), new=nodes("0"), charge=moved)
+    room = NodeRoom(free_bytes=0, huge_bytes={2048: 12 * MIB})
+    assert back.obstacle({0: room}, 0) is None
+    assert "12Mi in huge pages" in str(back.obstacle({0: replace(room, huge_bytes={})}, 0))
+    assert moved.huge_within(nodes("")) == {2048: {}}
 
 
 def test_amounts_are_told_in_whole_mebibytes() -> None:

@@ -32,12 +32,13 @@ def test_a_shortage_is_told_of_when_it_begins_and_when_it_ends(tmp_path: Path) -
     rig = limited(tmp_path)
     with capture_logs() as logs:
         done = rig.enforce(a=bound("1"))
-        assert (done.problems, rig.enforcer.memory().shortages) == ((), ())
+        assert (done.problems, rig.enforcer.memory().shortages) == ((), {})
         stranger = rig.run(C, 501)
         rig.kernel.write(C, "cpuset.mems", "1")
         for _ in range(3):
             done = rig.enforce(a=bound("1"))
-        (sentence,) = rig.enforcer.memory().shortages
+        ((nodes, sentence),) = rig.enforcer.memory().shortages.items()
+        assert nodes == "1"
         assert done.problems == ()
         rig.kernel.kill(stranger)
         rig.enforce(a=bound("1"))
@@ -45,7 +46,7 @@ def test_a_shortage_is_told_of_when_it_begins_and_when_it_ends(tmp_path: Path) -
     assert logs[0]["what"] == sentence
     assert sentence.startswith("NUMA nodes 1 have 499Mi free or in clean pages of files, and what")
     assert "may ask for 400Mi more, with 100Mi to keep" in sentence
-    assert rig.enforcer.memory().shortages == ()
+    assert rig.enforcer.memory().shortages == {}
 
 
 def test_what_is_left_of_nodes_is_a_number(tmp_path: Path) -> None:
@@ -64,7 +65,7 @@ def test_memory_that_a_pod_takes_within_its_limit_makes_no_shortage(tmp_path: Pa
     for mib in (300, 300, 290):
         assert rig.kernel.allocate(pid, mib * MIB)
         rig.enforce(a=bound("1"))
-    assert rig.enforcer.memory().shortages == ()
+    assert rig.enforcer.memory().shortages == {}
 
 
 def test_a_look_is_good_for_a_second_unless_somebody_else_is_to_be_bound(tmp_path: Path) -> None:
@@ -73,7 +74,7 @@ def test_a_look_is_good_for_a_second_unless_somebody_else_is_to_be_bound(tmp_pat
     rig.run(C, 600, node=1)
     rig.clock.passes -= 1
     rig.enforce(a=bound("1"))
-    assert rig.enforcer.memory().shortages == ()
+    assert rig.enforcer.memory().shortages == {}
     rig.clock.passes -= 1
     rig.enforce(a=bound("1"), b=bound("0"))
     assert len(rig.enforcer.memory().shortages) == 1

@@ -5,8 +5,9 @@ import pytest
 
 from agent.core.entitlement import NOT_SELECTED
 from agent.core.pods import Container, Pod, PodUID
+from agent.measures import MemoryReport
 from agent.ports import Rejection, Snapshot
-from agent.report.events import PodEvents, other_manager
+from agent.report.events import OTHER_CPU_MANAGER, PodEvents, ShortageEvents, node_warning
 from agent.report.placement import PLACEMENT
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 
@@ -231,7 +232,8 @@ def test_another_cpu_manager_is_told_of_on_the_node_once_though_nothing_else_is(
     api = ApiModel()
     for _ in range(2):  # the second one is of the agent after this one
         telling = Telling(api)
-        telling.outbound.say(other_manager("koordlet", "koordlet runs", 9.0, NODE))
+        warning = node_warning(OTHER_CPU_MANAGER, "koordlet", "koordlet runs", 9.0, NODE)
+        telling.outbound.say(warning)
         telling.run(60)  # no snapshot has come, or none that may be told
         assert telling.outcomes == {("event", "said"): 1}
     (event,) = api.events.values()
@@ -243,3 +245,25 @@ def test_another_cpu_manager_is_told_of_on_the_node_once_though_nothing_else_is(
     }
     said = (event["type"], event["reason"], event["message"], event["firstTimestamp"])
     assert said == ("Warning", "OtherCPUManager", "koordlet runs", "1970-01-01T00:00:09Z")
+
+
+def test_nodes_that_run_short_of_memory_are_told_of_on_the_node_once_while_they_do() -> None:
+    def short(**nodes: str) -> Snapshot:
+        memory = MemoryReport(shortages={name[1:]: text for name, text in nodes.items()})
+        return replace(empty_snapshot(), memory=memory, taken_at_s=9.0)
+
+    teller = ShortageEvents(NODE)
+    rounds = [short(), short(n0="0 has 1Mi"), short(n0="0 has 1Mi", n1="1 has 2Mi"), short()]
+    asked = [teller.look(snapshot, 0.0) for snapshot in rounds]
+    api = ApiModel()
+    for message in (message for messages in asked for message in messages):
+        message.say(api)
+    assert [len(messages) for messages in asked] == [0, 1, 1, 0]
+    said = [
+        (e["involvedObject"]["kind"], e["type"], e["reason"], e["message"])
+        for e in api.events.values()
+    ]
+    assert said == [
+        ("Node", "Warning", "MemoryShort", "0 has 1Mi"),
+        ("Node", "Warning", "MemoryShort", "1 has 2Mi"),
+    ]

@@ -39,7 +39,7 @@ BUSY = replace(
         moved_bytes=5 * GI,
         left_behind_bytes=4096,
         headroom_bytes={"0": -GI, "0-1": 3 * GI},
-        shortages=("NUMA nodes 0 have too little",),
+        shortages={"0": "NUMA nodes 0 have too little"},
         widened=(CgroupPath("d"), CgroupPath("e")),
     ),
     confinement=ConfinementReport(

@@ -67,7 +67,7 @@ def test_the_document_says_everything_that_is_known() -> None:
             moved_bytes=5,
             left_behind_bytes=6,
             headroom_bytes={"0-1": -7},
-            shortages=("NUMA nodes 0-1 have too little",),
+            shortages={"0-1": "NUMA nodes 0-1 have too little"},
             widened=(CgroupPath("c"),),
         ),
         confinement=ConfinementReport(

@@ -26,7 +26,7 @@ Reply = Callable[[Write], Answer]
 
 
 class WriteHandler(Handler):
-    """One connection; the server's function says how to answer what came on it."""
+    """One connection; the server is handed a `Write` for whatever comes on it."""
 
     def do_GET(self) -> None:  # noqa: N802 - the base's name
         self._take(None)
@@ -47,9 +47,7 @@ class WriteHandler(Handler):
             target=self.path,
             body=None if body is None else json.loads(body),
         )
-        assert isinstance(self.server, WriteServer)
-        self.server.writes.append(write)
-        self.server.reply(write)(self)
+        self.scripted.next_answer(write)(self)
 
 
 class WriteServer(ScriptedApiServer):
@@ -61,3 +59,8 @@ class WriteServer(ScriptedApiServer):
         self.writes: list[Write] = []
         self.RequestHandlerClass = WriteHandler
         self.start()
+
+    def next_answer(self, request: Request) -> Answer:
+        assert isinstance(request, Write)
+        self.writes.append(request)
+        return self.reply(request)

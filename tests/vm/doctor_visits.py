@@ -14,12 +14,15 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from agent.node.procfs import boot_id
 from agent.node.state_folder import StateFolderLock
 
 CGROUPS = Path("/sys/fs/cgroup")
 STATE_FOLDER = Path("/var/lib/numalet")
 KUBELET_FOLDER = Path("/var/lib/kubelet")
 HIERARCHY = ("cgroup-v2", "cgroup-root")
+OVERWRITTEN = ["kubepods/pod1", 1234, "cpuset.cpus", "0-3"]
+"""An entry of the journal: a cgroup, its identity, a file and its value."""
 RESERVED = "0,4"
 RESERVED_MASK = "11"
 CONFIG_FILE = Path("/etc/numalet.yaml")
@@ -29,9 +32,18 @@ kind: KubeletConfiguration
 cpuManagerPolicyOptions: {full-pcpus-only: "true"}
 """
 
+JOURNAL = STATE_FOLDER / "journal.json"
+REFUSED = {"run": ["--once", "--pods", "/etc"], "release": []}
+"""Commands with their options that are to begin nothing where the hierarchy cannot be used."""
+
 
 def sh(command: str) -> None:
     subprocess.run(["sh", "-ec", command], check=True)
+
+
+def journal() -> list[Any]:
+    values: list[Any] = json.loads(JOURNAL.read_text())["values"]
+    return values
 
 
 @dataclass(slots=True)
@@ -48,9 +60,11 @@ class Visits:
         answer = json.loads(ended.stdout)
         self.said[condition] = {"status": ended.returncode, "stderr": ended.stderr, **answer}
         if any(f["check"] in HIERARCHY and f["level"] == "problem" for f in answer["findings"]):
-            start = [*around, "numalet", "run", "--once", "--pods", str(self.folder)]
-            refused = subprocess.run(start, capture_output=True, text=True, check=False)
-            self.said[condition]["run"] = {"status": refused.returncode, "stderr": refused.stderr}
+            for name, options in REFUSED.items():
+                command = [*around, "numalet", name, *options]
+                refused = subprocess.run(command, capture_output=True, text=True, check=False)
+                outcome = {"status": refused.returncode, "stderr": refused.stderr}
+                self.said[condition][name] = {**outcome, "journal": journal()}
         return {finding["check"]: finding["cure"] for finding in answer["findings"]}
 
     def note(self, name: str, value: object) -> None:
@@ -73,6 +87,7 @@ def in_bare_guest(visits: Visits) -> None:
     visits.visit("another user", "setpriv", "--reuid=65534", "--clear-groups")
     beside_others(visits)
     with_a_partition(visits)
+    without_its_machine(visits)
     with_other_mounts(visits)
 
 
@@ -105,6 +120,10 @@ def beside_others(visits: Visits) -> None:
         program = visits.folder / name
         shutil.copy("/usr/bin/sleep", program)
         started.append(subprocess.Popen([program, "1000"]))
+    agent = visits.folder / "numalet"
+    shutil.copy("/bin/sh", agent)
+    waiting = [str(agent), "-c", "read line", "run"]
+    started += [subprocess.Popen(waiting, stdin=subprocess.PIPE) for _ in range(2)]
     KUBELET_FOLDER.mkdir()
     (KUBELET_FOLDER / "cpu_manager_state").write_text('{"policyName":"static","checksum":0}')
     visits.visit("beside others")
@@ -125,7 +144,17 @@ def with_a_partition(visits: Visits) -> None:
     sh(f"echo -cpuset >{CGROUPS}/cgroup.subtree_control")
 
 
+def without_its_machine(visits: Visits) -> None:
+    old, release = visits.folder / "osrelease", "/proc/sys/kernel/osrelease"
+    old.write_text("4.18.0-553.el8.x86_64\n")
+    sh(f"mount --bind {old} {release}; mount -t tmpfs none /sys/devices/system/cpu")
+    visits.visit("old and blind")
+    sh(f"umount {release} /sys/devices/system/cpu")
+
+
 def with_other_mounts(visits: Visits) -> None:
+    written = {"version": 1, "boot_id": boot_id(), "values": [OVERWRITTEN]}
+    JOURNAL.write_text(json.dumps(written))
     sh(f"mount -o remount,bind,ro {CGROUPS}")
     visits.visit("read-only")
     sh(f"mount -o remount,bind,rw {CGROUPS}")

@@ -1,8 +1,9 @@
 """What the daemon says while a great deal of memory moves: `python -m tests.vm.memory_daemon RESULTS`.
 
 A pod runs before the agent does, with its memory on node 0, where fewer CPUs are left than it asks for.
-While its pages are on their way the agent is looked at, and told to end.  What it and the kernel say is
-written to RESULTS/observed.json, for `test_memory_moves` to judge on the host.
+While its pages are on their way the agent is looked at, and told to end.  Another one that may let pods
+out of their nodes follows, and the pod's limit is raised beyond what its node has.  What they and the
+kernel say is written to RESULTS/observed.json, for `test_memory_moves` to judge on the host.
 """
 
 import json
@@ -11,16 +12,20 @@ import secrets
 import shutil
 import subprocess
 import sys
+import time
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from .agent_process import CONFIG, AgentProcess
+from .agent_process import CONFIG, PATIENCE_S, AgentProcess
 from .kubelet_host import BUNDLES, CgroupfsDriver, HostedPod, Raw, enable, oci_config
 from .pod_api import PodApi
 
 MIB = 1 << 20
 USED_MIB = 2000
+OUTGROWN_MIB = 20_000
+"""More than the 10 GiB that a node has."""
 RESERVED = "0-3,8-10"
 """All but one of the CPUs of node 0."""
 LIMITS = {"cpu": "2", "memory": "4Gi"}
@@ -73,6 +78,30 @@ def get(path: str) -> str:
         return str(answer.read().decode())
 
 
+def outgrow(agent: AgentProcess, leaf: Path, api: PodApi) -> dict[str, Any]:
+    """Let the pod ask for more than its node has, with an agent that may let it out."""
+    agent.config += "mems: soft\n"
+    agent.start()
+    agent.wait("a first pass", lambda status: status["pods"])
+    bound = memory(leaf)["mems"]
+    (leaf / "memory.max").write_text(str(OUTGROWN_MIB * MIB))
+    status = agent.wait("the way out", lambda status: status["memory"]["widened"])
+    wait_until(lambda: said_short(api))
+    gauge = re.findall(r"^numalet_memory_shortages (\S+)$", get("/metrics"), re.MULTILINE)
+    found = {"status": status["memory"], "gauge": gauge, "events": said_short(api)}
+    return {**found, "bound": bound, "mems": memory(leaf)["mems"], "exit": agent.stop()}
+
+
+def said_short(api: PodApi) -> list[Any]:
+    return [event for event in api.events if event["reason"] == "MemoryShort"]
+
+
+def wait_until(holds: Callable[[], object]) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not holds() and time.monotonic() < deadline:
+        time.sleep(0.1)
+
+
 def memory(leaf: Path) -> dict[str, Any]:
     """Return the nodes that a cgroup is bound to, and the anonymous MiB that it has on each."""
     row = (leaf / "memory.numa_stat").read_text().splitlines()[0]
@@ -80,7 +109,7 @@ def memory(leaf: Path) -> dict[str, Any]:
     return {"mems": (leaf / "cpuset.mems.effective").read_text().strip(), "charged": charged}
 
 
-def tell(agent: AgentProcess, leaf: Path) -> dict[str, Any]:
+def tell(agent: AgentProcess, leaf: Path, api: PodApi) -> dict[str, Any]:
     (leaf / "cpuset.mems").write_text("0")
     use_memory(leaf)
     told: dict[str, Any] = {"before": memory(leaf)}
@@ -93,6 +122,7 @@ def tell(agent: AgentProcess, leaf: Path) -> dict[str, Any]:
     told["on their way"] = {**look(), **memory(leaf)}
     told["exit"] = agent.stop()
     told["after"] = memory(leaf)
+    told["outgrown"] = outgrow(agent, leaf, api)
     return told
 
 
@@ -106,7 +136,7 @@ def main() -> None:
     config = CONFIG.replace('reservedSystemCPUs: "0"', f'reservedSystemCPUs: "{RESERVED}"')
     agent = AgentProcess(url=api.url, config=config)
     try:
-        (folder / "observed.json").write_text(json.dumps(tell(agent, leaf)))
+        (folder / "observed.json").write_text(json.dumps(tell(agent, leaf, api)))
     finally:
         shutil.copyfile(agent.log, folder / "agent.log")
         agent.end()

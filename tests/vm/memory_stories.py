@@ -14,6 +14,7 @@ from pathlib import Path
 
 from agent.core.cgroups import CgroupPath, CgroupValues
 from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.plan import MEMORY_MAX_FILE
 from agent.enforcer import Enforced, Enforcer
 from agent.memory_accounts import NUMA_STAT_FILE, by_node
 from agent.memory_care import MemoryCare
@@ -29,6 +30,8 @@ POD, OTHER, STRANGER = TOP / "pod", TOP / "other", TOP / "stranger"
 NODES = NodeSet([0, 1])
 MIB = 1 << 20
 MARGIN = 64 * MIB
+HUGE_PAGES = 4
+HUGE_STAT_FILE = "hugetlb.2MB.numa_stat"
 DEADLINE_S = 0.5
 PATIENCE_S = 120.0
 
@@ -88,12 +91,14 @@ class Stage:
     def lives(self, pid: int | None) -> bool:
         return pid is not None and self.machine.running[pid].poll() is None
 
-    def enforce(self, pod: str, other_cpus: str = "") -> Told:
-        """Make one pass: bind the pod, and give the other one CPUs; tell what came of it."""
+    def enforce(self, pod: str, other_cpus: str = "", other: str = "") -> Told:
+        """Make one pass: bind the pod, and give the other one CPUs, or bind it; tell what came of it."""
         self.clock.passes += 1
         wanted = {POD: CgroupValues(mems=NodeSet.parse(pod))}
         if other_cpus:
             wanted[OTHER] = CgroupValues(cpus=CPUSet.parse(other_cpus))
+        if other:
+            wanted[OTHER] = CgroupValues(mems=NodeSet.parse(other))
         began_s = time.monotonic()
         done = self.enforcer.enforce(wanted)
         return self.told(done, time.monotonic() - began_s)
@@ -105,22 +110,23 @@ class Stage:
             "problems": done.problems,
             "drift": done.drift,
             "in_flight": [str(path) for path in done.in_flight],
+            "moves": {str(path): since is not None for path, since in memory.moves.items()},
             "writes": dict(done.writes),
             "mems": self.text(POD, "cpuset.mems"),
             "effective": self.text(POD, "cpuset.mems.effective"),
             "other_cpus": self.text(OTHER, "cpuset.cpus.effective"),
             "charged": self.charged(),
             "moved_bytes": memory.moved_bytes,
-            "shortages": memory.shortages,
+            "shortages": list(memory.shortages.values()),
             "widened": [str(path) for path in memory.widened],
         }
 
     def text(self, path: CgroupPath, file: str) -> str:
         return str(self.cgroups.read(path, file))
 
-    def charged(self) -> list[int]:
-        """Anonymous MiB of the pod on each node."""
-        row = self.text(POD, NUMA_STAT_FILE).splitlines()[0]
+    def charged(self, path: CgroupPath = POD) -> list[int]:
+        """Anonymous MiB of a cgroup on each node."""
+        row = self.text(path, NUMA_STAT_FILE).splitlines()[0]
         return [size // MIB for _, size in sorted(by_node(row).items())]
 
 
@@ -168,8 +174,51 @@ def large(stage: Stage) -> Told:
     return {"first": first, "second": second, "third": third, "ended": ended, "other": took_s}
 
 
+def one_at_a_time(stage: Stage) -> Told:
+    stage.use(POD, 400, mems="0")
+    stage.use(OTHER, 300, mems="0")
+    passes = [stage.enforce("1", other="1")]
+    while passes[-1]["moves"]:
+        passes.append(stage.enforce("1", other="1"))
+    charged = {"pod": stage.charged(POD), "other": stage.charged(OTHER)}
+    return {"passes": passes, "charged": charged}
+
+
+def may_ask_for_too_much(stage: Stage) -> Told:
+    stage.cgroups.write(POD, MEMORY_MAX_FILE, str(2000 * MIB))
+    stage.use(POD, 100, mems="0")
+    refused = stage.enforce("1")
+    stage.cgroups.write(POD, MEMORY_MAX_FILE, str(300 * MIB))
+    return {"refused": refused, "later": stage.enforce("1")}
+
+
+def huge_pages(stage: Stage) -> Told:
+    for above in (CgroupPath(), TOP):
+        stage.cgroups.write(above, "cgroup.subtree_control", "+hugetlb")
+    set_huge_pages(0, HUGE_PAGES)
+    stage.cgroups.write(POD, "cpuset.mems", "0")
+    pid = stage.machine.use_memory(POD, HUGE_PAGES * 2 * MIB, 2 * MIB)
+    told = {"refused": stage.enforce("1"), "before": huge_mapped(pid)}
+    set_huge_pages(1, HUGE_PAGES)
+    later = stage.enforce("1")
+    tally = stage.text(POD, HUGE_STAT_FILE)
+    return {**told, "later": later, "after": huge_mapped(pid), "tally": tally}
+
+
+def huge_mapped(pid: int | None) -> str:
+    """Return what a process's own maps say: ``... huge anon=4 dirty=4 N0=4 kernelpagesize_kB=2048``."""
+    lines = Path(f"/proc/{pid}/numa_maps").read_text().splitlines()
+    (line,) = (line for line in lines if " huge " in line)
+    return line
+
+
+def set_huge_pages(node: int, count: int) -> None:
+    folder = Path(f"/sys/devices/system/node/node{node}/hugepages/hugepages-2048kB")
+    (folder / "nr_hugepages").write_text(str(count))
+
+
 def outgrown(stage: Stage) -> Told:
-    stage.cgroups.write(POD, "memory.max", str(700 * MIB))
+    stage.cgroups.write(POD, MEMORY_MAX_FILE, str(700 * MIB))
     before = stage.enforce("1")
     stranger = stage.use(STRANGER, 600, mems="1")
     short = stage.enforce("1")
@@ -182,6 +231,9 @@ STORIES: dict[str, tuple[Callable[[Stage], Told], Callable[[], Stage]]] = {
     "wrong node": (on_the_wrong_node, Stage),
     "too small": (too_small, Stage),
     "large": (large, lambda: Stage(deadline_s=DEADLINE_S)),
+    "one at a time": (one_at_a_time, lambda: Stage(deadline_s=DEADLINE_S)),
+    "asking for too much": (may_ask_for_too_much, Stage),
+    "huge pages": (huge_pages, Stage),
     "outgrown, soft": (outgrown, lambda: Stage(soft=True)),
     "outgrown": (outgrown, Stage),
 }

@@ -12,16 +12,20 @@ from tests.sources.api_server import (
     ScriptedApiServer,
     line,
     page,
+    reply,
 )
+from tests.sources.write_server import Write, WriteHandler
 
 
 class PodApi(ScriptedApiServer):
-    """Knows pods by UID; the resource version is the number of changes so far."""
+    """Knows pods by UID; the resource version is the number of changes so far.  Takes all events."""
 
     def __init__(self, *, tls: Certificate | None = None) -> None:
         super().__init__(tls=tls)
+        self.RequestHandlerClass = WriteHandler
         self._pods: dict[str, Json] = {}
         self._changes: list[bytes] = []
+        self.events: list[Json] = []
         self._news = threading.Condition()
 
     def put(self, pod: Json) -> None:
@@ -37,6 +41,9 @@ class PodApi(ScriptedApiServer):
 
     def next_answer(self, request: Request) -> Answer:
         self.requests.append(request)
+        if isinstance(request, Write) and request.body is not None:
+            self.events.append(request.body)
+            return reply(201, request.body)
         if request.is_watch:
             query = request.query
             return self._watch(int(query["resourceVersion"]), float(query["timeoutSeconds"]))

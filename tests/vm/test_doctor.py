@@ -9,7 +9,7 @@ import pytest
 from agent.core.cpuset import IdSet
 from hack.lab.topology import TOPOLOGIES
 
-from .doctor_visits import RESERVED
+from .doctor_visits import OVERWRITTEN, RESERVED
 from .rig import in_guest, side_by_side
 
 pytestmark = pytest.mark.vm
@@ -99,11 +99,12 @@ def test_other_cpu_managers_are_named(bare: Visits) -> None:
     visit = bare["beside others"]
 
     sentences = " ".join(what for _, what in told(visit, "cpu-managers"))
-    assert complaints(visit, "problem") == {"cpu-managers", "kubelet"}
+    assert complaints(visit, "problem") == {"cpu-managers", "kubelet", "numalet"}
     assert "koordlet of Koordinator" in sentences
     assert "nri-resource-policy-balloons of nri-plugins" in sentences
     assert "CPU Manager: static" in told(visit, "kubelet")[0][1]
     assert level(visit, "irqbalance") == "warning"
+    assert "more than one numalet runs" in told(visit, "numalet")[0][1]
 
 
 def test_a_partition_that_takes_cpus_away_is_named(bare: Visits) -> None:
@@ -111,6 +112,14 @@ def test_a_partition_that_takes_cpus_away_is_named(bare: Visits) -> None:
 
     assert complaints(visit, "problem") == {"partitions"}
     assert "/apart is a cpuset partition (root) on CPUs 2-3" in told(visit, "partitions")[0][1]
+
+
+def test_an_old_kernel_and_a_machine_that_cannot_be_read_are_problems(bare: Visits) -> None:
+    visit = bare["old and blind"]
+
+    assert complaints(visit, "problem") == {"kernel", "topology"}
+    assert "4.18.0-553.el8.x86_64 has no cpuset controller" in told(visit, "kernel")[0][1]
+    assert "/sys/devices/system/cpu shows no online CPU" in told(visit, "topology")[0][1]
 
 
 @pytest.mark.parametrize(
@@ -137,15 +146,19 @@ def test_a_hierarchy_that_numalet_cannot_use_is_called_by_its_name(
     ("condition", "sentence"),
     [
         ("read-only", "/sys/fs/cgroup is mounted read-only; run numalet on the host, or mount"),
-        ("own namespace", "lacks the controllers"),
+        ("own namespace", "be kept off any CPU; mount the host's /sys/fs/cgroup and name it with"),
         ("hybrid", "is hybrid: cgroup v1 has the controllers"),
     ],
 )
-def test_nor_does_the_agent_begin_there(bare: Visits, condition: str, sentence: str) -> None:
-    refused = bare[condition]["run"]
+@pytest.mark.parametrize("command", ["run", "release"])
+def test_nor_does_the_agent_begin_there_or_take_values_for_given_back(
+    bare: Visits, command: str, condition: str, sentence: str
+) -> None:
+    refused = bare[condition][command]
 
     assert refused["status"] == 3
     assert sentence in refused["stderr"]
+    assert refused["journal"] == [OVERWRITTEN]
 
 
 def test_a_systemd_guest_is_ready_and_its_services_roam(systemd: Visits) -> None:

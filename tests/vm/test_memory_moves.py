@@ -8,13 +8,13 @@ import pytest
 from hack.lab.topology import TOPOLOGIES
 
 from .memory_daemon import USED_MIB
-from .memory_stories import DEADLINE_S, MIB
+from .memory_stories import DEADLINE_S, HUGE_PAGES, MIB
 from .rig import in_guest
 
 pytestmark = pytest.mark.vm
 
 Told = dict[str, Any]
-POD = "/numalet-stories/pod"
+POD, OTHER = "/numalet-stories/pod", "/numalet-stories/other"
 
 
 @pytest.fixture(scope="module")
@@ -35,7 +35,7 @@ def daemon(tmp_path_factory: pytest.TempPathFactory) -> Told:
     log = folder / "agent.log"
     assert outcome.status == 0, f"{outcome.stderr}\n{log.read_text() if log.exists() else ''}"
     told: Told = json.loads((folder / "observed.json").read_text())
-    return told
+    return {**told, "log": log.read_text()}
 
 
 def test_pages_touched_on_the_wrong_node_are_on_the_right_one_afterwards(stories: Told) -> None:
@@ -91,6 +91,43 @@ def test_other_writers_to_cpusets_wait_meanwhile_and_ours_take_effect_at_once(
     assert other_s > second["seconds"]
 
 
+def test_one_moves_at_a_time_and_the_other_waits_for_it(stories: Told) -> None:
+    story = stories["one at a time"]
+    rounds = story["passes"]
+
+    assert sorted(rounds[0]["moves"]) == [OTHER, POD]
+    assert all(sum(one["moves"].values()) <= 1 for one in rounds)
+    assert (rounds[-1]["problems"], rounds[-1]["in_flight"]) == ([], [])
+    for charged, used in ((story["charged"]["pod"], 400), (story["charged"]["other"], 300)):
+        assert (charged[0], charged[1] >= used) == (0, True)
+
+
+def test_who_may_ask_for_more_than_there_is_is_not_bound_until_its_limit_fits(
+    stories: Told,
+) -> None:
+    refused, later = (stories["asking for too much"][name] for name in ("refused", "later"))
+
+    (problem,) = refused["problems"]
+    assert problem.startswith(
+        f"{POD}/cpuset.mems is not set to 1: up to its memory.max it may ask for"
+    )
+    assert (refused["mems"], refused["charged"][1], refused["writes"]) == ("0", 0, {})
+    assert (later["mems"], later["problems"], later["charged"][0]) == ("1", [], 0)
+
+
+def test_huge_pages_move_once_as_many_are_free_on_their_new_node(stories: Told) -> None:
+    """Where they are only the process's own maps say: the controller's tally stays as it was."""
+    story = stories["huge pages"]
+
+    (problem,) = story["refused"]["problems"]
+    assert "8Mi in huge pages of 2Mi would move to NUMA node 1, which has 0 of them free" in problem
+    assert (story["refused"]["mems"], story["refused"]["writes"]) == ("0", {})
+    assert (story["later"]["mems"], story["later"]["problems"]) == ("1", [])
+    places = [story[when].rpartition(" ")[0].rpartition(" ")[2] for when in ("before", "after")]
+    assert places == [f"N0={HUGE_PAGES}", f"N1={HUGE_PAGES}"]
+    assert story["tally"] == "total=8388608 N0=8388608 N1=0"
+
+
 def test_without_soft_mems_a_pod_that_outgrows_its_node_ends_in_a_kill_and_was_warned_of(
     stories: Told,
 ) -> None:
@@ -128,3 +165,21 @@ def test_a_stop_meanwhile_ends_with_status_0_and_all_of_it_has_moved(daemon: Tol
     assert daemon["exit"] == 0
     assert after["mems"] == "1"
     assert (after["charged"][0], after["charged"][1] >= USED_MIB) == (0, True)
+
+
+def test_the_daemon_tells_everybody_of_a_node_that_runs_short_and_lets_the_pod_out(
+    daemon: Told,
+) -> None:
+    story = daemon["outgrown"]
+
+    assert (story["bound"], story["mems"], story["exit"]) == ("1", "0-1", 0)
+    (sentence,) = story["status"]["shortages"]
+    (event,) = story["events"]
+    assert (event["involvedObject"]["kind"], event["type"], event["message"]) == (
+        "Node",
+        "Warning",
+        sentence,
+    )
+    assert sentence.startswith("NUMA nodes 1 have ")
+    assert float(*story["gauge"]) == 1
+    assert "memory_short" in daemon["log"]
