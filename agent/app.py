@@ -40,7 +40,6 @@ from agent.node.journal import Journal
 from agent.node.numalib import cross_check
 from agent.node.procfs import boot_id, has_program, own_cpu_s, own_rss_bytes
 from agent.node.state_folder import StateFolderLock
-from agent.node.sysfs import read_topology
 from agent.place import (
     KUBERNETES,
     Place,
@@ -67,7 +66,6 @@ from agent.sources.api_requests import ApiRequests
 from agent.sources.api_rules import parse_served
 from agent.sources.kubernetes import PodWatch
 from agent.sources.manifests import ManifestFolder
-from agent.whatif import configure
 
 log = structlog.get_logger(component="app")
 
@@ -173,9 +171,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         others=rivals.look(),
         cgroups=place.cgroups,
         layout=layout_of(place, config),
-        reread=None
-        if place.mode == "simulated"
-        else lambda: configure(options.config, read_topology(config.host_root / "sys"))[1],
+        hardware=place.hardware,
         names=Bundles(known_folders(config.host_root)) if place.mode == KUBERNETES else None,
         hears_of_devices=kubelet is not None,
         watcher=_watch_cgroups(place, events, confinement, on_made, stack),

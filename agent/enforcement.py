@@ -17,6 +17,7 @@ import structlog
 from agent.cgroup_tree import CgroupTree
 from agent.confinement import CONTAINER, POD, Confinement
 from agent.core.cgroups import CONTROLLERS_FILE, EVENTS_FILE, CgroupPath, CgroupValues
+from agent.core.cpuset import NodeSet
 from agent.core.desired import PodCgroups, PodValues, desired_values
 from agent.core.overwritten import Overwritten, no_longer_ours
 from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE
@@ -90,6 +91,11 @@ class Enforcement:
         enforced = frozenset(p.pod.uid for p in pods if {p.path, *p.leaves} <= granted)
         return replace(done, problems=(*problems, *done.problems), enforced=enforced)
 
+    def under(self, rules: Rules) -> "Enforcement":
+        """Return this on a machine that changed, with all that is known of its cgroups."""
+        self.enforcer.memory_nodes = memory_nodes(rules)
+        return replace(self, rules=rules)
+
     def _find(self, remembered: Remembered, released: Collection[PodUID]) -> list[PodCgroups]:
         """Return the cgroups of all pods, of those last that no source has named."""
         pods = [self.tree.of(pod) for uid, pod in remembered.pods.items() if uid not in released]
@@ -136,6 +142,11 @@ class Enforcement:
         files += [(path, MEMS_FILE) for path, want in values.items() if want.mems is not None]
         files += [(path, CPU_MAX_FILE) for path, want in values.items() if want.cpu_max is not None]
         self.watcher.watch([*parents, *paths], files, anew=anew)
+
+
+def memory_nodes(rules: Rules) -> NodeSet | None:
+    """Return the nodes that who is bound to none may use; None where memory is not managed."""
+    return rules.topology.memory_nodes if rules.manages_memory else None
 
 
 def _kinds(

@@ -77,7 +77,7 @@ class Enforcer:
         Without ``care`` the pass waits for all pages that move.
         """
         self._cgroups = cgroups
-        self._memory_nodes = memory_nodes
+        self.memory_nodes = memory_nodes
         self._stopping = stopping
         self._note = note
         self._online: CPUSet | None = None
@@ -239,8 +239,8 @@ class Enforcer:
         """
         if want.keeps_rest or want.is_theirs:
             return want
-        if want.mems is None and self._memory_nodes and have.mems not in (None, self._memory_nodes):
-            return replace(want, mems=self._memory_nodes)
+        if want.mems is None and self.memory_nodes and have.mems not in (None, self.memory_nodes):
+            return replace(want, mems=self.memory_nodes)
         return want
 
     def _write(

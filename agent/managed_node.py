@@ -15,8 +15,9 @@ from agent.core.overwritten import Overwritten
 from agent.core.pods import Pod
 from agent.core.startup import Rules
 from agent.core.state import NodeState
-from agent.enforcement import Enforcement
+from agent.enforcement import Enforcement, memory_nodes
 from agent.enforcer import Enforcer
+from agent.hardware import Hardware
 from agent.memory_care import MemoryCare
 from agent.ports import (
     Cgroups,
@@ -55,8 +56,8 @@ class Node:
     """Asked before each cgroup is made or written: a long pass ends half-way, as at a crash."""
     before_pass: Callable[[], object] = field(default=lambda: None)
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
-    reread: Callable[[], Rules] | None = None
-    """Reads the machine anew and returns what holds on it; raises `agent.errors.NumaletError`."""
+    hardware: Hardware | None = None
+    """Follows CPUs and memory that come and go; None where they cannot."""
     names: ContainerNames | None = None
     """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
     hears_of_devices: bool = False
@@ -116,13 +117,12 @@ class Node:
 
     def enforcement(self, tree: CgroupTree) -> Enforcement:
         """Return what makes these cgroups say what was decided."""
-        memory_nodes = self.rules.topology.memory_nodes if self.rules.manages_memory else None
         return Enforcement(
             rules=self.rules,
             tree=tree,
             enforcer=Enforcer(
                 self.cgroups,
-                memory_nodes,
+                memory_nodes(self.rules),
                 stopping=self.stopping,
                 note=self.note,
                 care=self.care,

@@ -5,6 +5,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -14,14 +15,15 @@ from agent.core.findings import Finding, Level
 from agent.core.node_facts import KubeletFacts
 from agent.core.startup import Rules
 from agent.core.topology import NodeTopology
+from agent.hardware import Hardware
 from agent.node import cgroup_layout, procfs
 from agent.node.cgroup_layout import CgroupLayout
 from agent.node.cgroupfs import CGROUPS, CgroupFs
 from agent.node.node_memory import NodeMemory
 from agent.node.rivals import rivals
-from agent.node.sysfs import read_topology
+from agent.node.sysfs import read_online, read_topology
 from agent.ports import Cgroups, NodeMemoryReader, Snapshot
-from agent.whatif import configure
+from agent.whatif import configure, resolve
 
 KUBERNETES: Final = "kubernetes"
 SIMULATED_DRIFT_INTERVAL_S = 1.0
@@ -69,6 +71,7 @@ class Place:
     cgroup_root: Path
     memory: NodeMemoryReader
     before_pass: Callable[[], object] = lambda: None
+    hardware: Hardware | None = None
 
 
 def simulated_topology(description: Path) -> NodeTopology:
@@ -87,10 +90,12 @@ def find_place(
     """
     if options.simulate is not None:
         return _simulated_place(options, options.simulate, stack)
-    host = load(options.config).host_root
+    loaded = load(options.config)
+    host = loaded.host_root
     procfs.use_proc_root(host / "proc")
-    topology = read_topology(host / "sys")
-    config, rules = configure(options.config, topology)
+    read = partial(read_topology, host / "sys")
+    topology = read()
+    config, rules = resolve(loaded, options.config, topology)
     cgroups = CgroupFs(host / CGROUPS)
     observe = options.observe or config.observe
     if not observe:
@@ -102,6 +107,11 @@ def find_place(
         cgroups=cgroups,
         cgroup_root=cgroups.root,
         memory=NodeMemory(host / "sys"),
+        hardware=Hardware(
+            read,
+            lambda now: resolve(loaded, options.config, now)[1],
+            partial(read_online, host / "sys"),
+        ),
     )
     return place, config, rules
 

@@ -19,7 +19,7 @@ from agent.core.pods import DeviceNodes, Pod, PodUID
 from agent.core.resize import resize, with_demand_of
 from agent.core.restore import fits, rebuild
 from agent.core.state import NodeState
-from agent.errors import CgroupError, InputError, NumaletError, StateFileError
+from agent.errors import CgroupError, InputError, StateFileError
 from agent.event_queue import next_events
 from agent.managed_node import Node
 from agent.ports import (
@@ -65,7 +65,6 @@ class Reconciler:
         self._recalled = self._listed = self._ready = False
         self._has_room = False
         """Whether somebody has gone since the rejected pods were last decided on."""
-        self._hardware_problem: tuple[str, ...] = ()
         self._enforced: frozenset[PodUID] = frozenset()
         self._writes, self._drift, self._decisions = (Counter[str]() for _ in range(3))
         self._checkpoints = 0
@@ -102,6 +101,7 @@ class Reconciler:
     def handle(self, *events: Event) -> None:
         """Do everything that follows from some events: decide on each, then settle once."""
         self._node.before_pass()
+        self._follow_hardware([e.what for e in events if isinstance(e, HardwareChanged)])
         for event in events:
             self._decide_on(event)
         self._settle()
@@ -120,8 +120,6 @@ class Reconciler:
                 self._conditions.note_source(event)
             case DevicesFound(uid, nodes):
                 self._note_devices(uid, nodes)
-            case HardwareChanged(what):
-                self._reread(what)
             case OtherManagersFound():
                 self._note_others(event)
             case CgroupsChanged(path) if path.relative:
@@ -130,22 +128,18 @@ class Reconciler:
         # Of all others, a `Tick` above all, nothing follows but a look.
         self._look_at_all |= not isinstance(event, PodChanged | PodGone | DevicesFound)
 
-    def _reread(self, what: str) -> None:
+    def _follow_hardware(self, told: list[str]) -> None:
         """Follow CPUs and memory that came or went; nobody loses what he holds."""
-        log.warning("hardware_changed", what=what)
-        if self._node.reread is None:
+        if self._node.hardware is None:
             return
-        try:
-            rules = self._node.reread()
-        except NumaletError as error:
-            self._hardware_problem = (f"after {what} the machine no longer fits: {error}",)
+        rules = self._node.hardware.look(self._node.rules, *told)
+        if rules is self._node.rules:
             return
-        self._hardware_problem = ()
         lost = self._node.rules.topology.cpus - rules.topology.cpus
         if any(entry.held & lost for entry in self._state.pods.values()):
             self._drift["cpu_offline"] += 1
         self._node = replace(self._node, rules=rules)
-        self._enforcement = replace(self._enforcement, rules=rules)
+        self._enforcement = self._enforcement.under(rules)
         if not fits(rules, self._state):
             self._state = rebuild(rules, self._state.pods)
             self._has_room = True
@@ -268,7 +262,8 @@ class Reconciler:
 
     def _settle(self) -> None:
         """Let go of those that have left, checkpoint, enforce, publish."""
-        problems = [*self._node.others.why_not, *self._hardware_problem]
+        problems = list(self._node.others.why_not)
+        problems += self._node.hardware.problems if self._node.hardware else ()
         if not (self._listed or self._recalled):
             self._adopt(self._pods)
         self._release_departed(problems)

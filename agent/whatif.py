@@ -32,12 +32,19 @@ class Planned:
 
 
 def configure(path: Path | None, topology: NodeTopology) -> tuple[AgentConfig, Rules]:
-    """Read a configuration and resolve it against a machine.
+    """Read a configuration and resolve it against a machine; raises as `resolve`, and for the file."""
+    return resolve(load(path), path, topology)
 
-    Raises `InputError` for what is wrong in the file, and for what the kubelet's managers refuse on
-    this machine, in the kubelet's own words.
+
+def resolve(
+    loaded: AgentConfig, path: Path | None, topology: NodeTopology
+) -> tuple[AgentConfig, Rules]:
+    """Resolve a configuration that was read from ``path`` against a machine.
+
+    Raises `InputError` for what the kubelet's managers refuse on this machine, in the kubelet's own
+    words.
     """
-    config = fill_in(load(path), topology)
+    config = fill_in(loaded, topology)
     policy = replace(config.policy, min_default_cpus=config.min_default_cpus)
     if config.pod_quota:
         policy = replace(policy, departures=policy.departures | {POD_QUOTA})

@@ -131,7 +131,12 @@ def node_shared(rules: Rules, state: NodeState) -> CPUSet:
     """
     if not rules.manages_cpus:
         return rules.topology.cpus
-    return state.default or rules.reserved
+    if state.default:
+        return state.default
+    held = CPUSet()
+    for entry in state.pods.values():
+        held |= entry.held
+    return rules.reserved - held or rules.reserved or rules.topology.cpus
 
 
 def container_cpus(demand: Demand, state: NodeState, name: str | None) -> CPUSet:
@@ -147,12 +152,14 @@ def container_cpus(demand: Demand, state: NodeState, name: str | None) -> CPUSet
     """
     entry = state.pods.get(demand.pod.uid, PodEntry())
     shared = node_shared(demand.rules, state)
+    choices: tuple[CPUSet, ...]
     if name is not None:
-        choices = (entry.cpus.get(name) or shared, shared_pool(demand, entry), shared)
-        return next((cpus for cpus in choices if cpus & demand.rules.topology.cpus), shared)
-    if entry.pool is not None:
-        return shared_pool(demand, entry) or entry.pool
-    return shared if _shares_node(demand.pod, entry) else entry.held
+        choices = (entry.cpus.get(name) or shared, shared_pool(demand, entry))
+    elif entry.pool is not None:
+        choices = (shared_pool(demand, entry) or entry.pool,)
+    else:
+        choices = () if _shares_node(demand.pod, entry) else (entry.held,)
+    return next((cpus for cpus in choices if cpus & demand.rules.topology.cpus), shared)
 
 
 def shared_pool(demand: Demand, entry: PodEntry) -> CPUSet:
@@ -190,8 +197,10 @@ def _pod_values(
         shared = CgroupValues(cpus=node_shared(rules, state), is_theirs=True)
         return {**theirs, cgroups.path: shared}
     by_name = {c.name: c for c in pod.containers}
+    known = {*by_name, *(c.name for c in pod.ephemeral_containers)}
     values = {}
-    for path, name in cgroups.leaves.items():
+    for path, told in cgroups.leaves.items():
+        name = told if told in known else None  # a runtime may know of one before the source does
         container = by_name.get(name) if name is not None else None
         values[path] = CgroupValues(
             cpus=container_cpus(demand, state, name),
@@ -233,7 +242,7 @@ def _with_amounts(
 
 def _pod_cpus(demand: Demand, state: NodeState, entry: PodEntry) -> CPUSet:
     """Return the union of what the pod's containers may use, whether they run yet or not."""
-    cpus = entry.held
+    cpus = entry.held | container_cpus(demand, state, None)
     for c in demand.pod.containers:
         cpus |= container_cpus(demand, state, c.name)
     if _shares_node(demand.pod, entry):

@@ -5,7 +5,7 @@ manager (kubelet-semantics 9).
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from agent.core.cpuset import CPUSet
@@ -18,7 +18,7 @@ from agent.core.policy import Policy
 from agent.core.quantity import format_bytes
 from agent.core.state import NodeState
 from agent.core.take import Pool, TakeError, TakeOptions
-from agent.core.topology import NodeTopology
+from agent.core.topology import NodeTopology, kubelet_view
 
 TOPOLOGY_POLICIES = ("none", "best-effort", "restricted", "single-numa-node")
 SCOPES = ("container", "pod")
@@ -160,6 +160,12 @@ class Rules:
             if self.manages_memory
             else {},
         )
+
+
+def on_machine(rules: Rules, topology: NodeTopology) -> Rules:
+    """Return what of these rules can hold on a machine on which the kubelet would refuse to start."""
+    topology = kubelet_view(topology)
+    return replace(rules, topology=topology, reserved=rules.reserved & topology.cpus)
 
 
 def start(topology: NodeTopology, policy: Policy) -> Rules:

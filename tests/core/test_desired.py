@@ -21,7 +21,7 @@ from agent.core.desired import (
     pod_quota,
     quota,
 )
-from agent.core.pods import Container, Kind, Pod
+from agent.core.pods import Container, Kind, Pod, PodUID
 from agent.core.startup import STRICT_RESERVATION, Rules
 from agent.core.state import NodeState, PodEntry
 from tests.props.test_promises import moments
@@ -153,10 +153,13 @@ def test_an_unknown_container_is_never_given_cpus_that_its_pod_does_not_have() -
     assert str(desired["each"].cpus) == str(desired["each/sandbox"].cpus) == "2-4"
 
 
-def test_a_name_that_the_pod_does_not_have_gets_the_default_set_and_no_quota() -> None:
+def test_a_name_that_the_pod_does_not_have_yet_gets_what_one_without_a_name_does() -> None:
     rules = on_two_sockets()
-    desired = values(rules, placed(rules, mixed), below(KUBEPODS, mixed, ghost="ghost"))
-    assert desired["mixed/ghost"] == CgroupValues(cpus=CPUSet.parse("0-1,8-31"))
+    desired = values(
+        rules, placed(rules, mixed), below(KUBEPODS, mixed, ghost="ghost", sandbox=None)
+    )
+    assert desired["mixed/ghost"] == desired["mixed/sandbox"] == CgroupValues(cpus=CPUSet([6, 7]))
+    assert CPUSet([6, 7]) <= (desired["mixed"].cpus or CPUSet())
 
 
 def test_memory_comes_from_the_nodes_of_its_blocks() -> None:
@@ -174,6 +177,17 @@ def test_a_pod_has_no_nodes_as_soon_as_one_container_may_use_any() -> None:
     entry = PodEntry(cpus={"database": CPUSet([2])}, memory={"database": ()})
     state = replace(rules.initial_state(), pods={mixed.uid: entry})
     assert values(rules, state, below(KUBEPODS, mixed))["mixed"].mems is None
+
+
+def test_of_reserved_cpus_that_somebody_has_come_to_hold_only_the_others_are_shared() -> None:
+    """Fewer CPUs after a reboot, or SMT off: two are reserved again, one of which is held."""
+    rules = rules_for(machine(cores_per_node=2), cpu_options={STRICT_RESERVATION: "true"})
+    (reserved, *others) = rules.topology.cpus
+    held = PodEntry(cpus={"own": CPUSet(others)})
+    state = NodeState(default=CPUSet(), pods={PodUID("x"): held})
+    more = replace(rules, reserved=CPUSet([reserved, others[0]]))
+    assert node_shared(more, state) == CPUSet([reserved])
+    assert node_shared(replace(rules, reserved=CPUSet()), state) == rules.topology.cpus
 
 
 def test_with_strict_reservation_and_an_empty_default_set_the_reserved_cpus_are_shared() -> None:

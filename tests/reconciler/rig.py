@@ -1,7 +1,7 @@
 """A node to live on: a simulated kernel, a state folder, and an agent that can be killed."""
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from agent.core.cgroups import CgroupPath
@@ -11,6 +11,9 @@ from agent.core.entitlement import Entitlement
 from agent.core.pods import CPU, MEMORY, Container, Pod, PodUID, Resources
 from agent.core.policy import Policy
 from agent.core.startup import Rules, start
+from agent.core.topology import NodeTopology
+from agent.errors import InputError
+from agent.hardware import Hardware
 from agent.managed_node import Node
 from agent.node.cgroup_layout import CgroupLayout
 from agent.node.checkpoint import CheckpointStore
@@ -166,7 +169,10 @@ class World:
     observe: bool = False
     names: ContainerNames | None = None
     hears_of_devices: bool = False
-    reread: Callable[[], Rules] | None = None
+    machine: NodeTopology | None = None
+    """What the machine has come to be; as ``rules`` say unless told otherwise."""
+    refuses: str = ""
+    """Why the kubelet would not start on the machine as it has come to be."""
     entitlement: Entitlement = field(default_factory=Entitlement)
     stopping: Callable[[], bool] = field(default=lambda: False)
     kernel_class: type[WatchedKernel] = WatchedKernel
@@ -184,6 +190,11 @@ class World:
         """Start the machine: no cgroup is there yet."""
         self.kernel = self.kernel_class(self.rules.topology, self.folder / "cgroup")
         self.kernel.countdown = self.countdown
+
+    def resolve(self, machine: NodeTopology) -> Rules:
+        if self.refuses:
+            raise InputError(self.refuses)
+        return replace(self.rules, topology=machine)
 
     def store(self) -> CheckpointStore:
         disk = self.disk or CountedDisk(self.countdown)
@@ -218,7 +229,11 @@ class World:
             hears_of_devices=self.hears_of_devices,
             journal=self.journal(),
             entitlement=self.entitlement,
-            reread=lambda: self.reread() if self.reread is not None else self.rules,
+            hardware=Hardware(
+                lambda: self.machine or self.rules.topology,
+                self.resolve,
+                lambda: (self.machine or self.rules.topology).cpus,
+            ),
             stopping=self.stopping,
         )
         self.agent = kind(node, store.load().remembered, self.snapshots.append)

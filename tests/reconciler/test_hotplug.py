@@ -6,8 +6,6 @@ from pathlib import Path
 import pytest
 
 from agent.core.cpuset import CPUSet
-from agent.core.startup import Rules
-from agent.errors import InputError
 from agent.ports import HardwareChanged, Snapshot
 from tests.reconciler.rig import (
     BEST_EFFORT,
@@ -19,6 +17,7 @@ from tests.reconciler.rig import (
     shared_pod,
     two_sockets,
 )
+from tests.reconciler.test_runtime_cgroups import KubeletWorld
 
 A, ONE, POOL, SHARED = (
     exclusive_pod("a", 2),
@@ -46,8 +45,7 @@ def online(world: World, cpus: str) -> Snapshot:
     there = CPUSet.parse(cpus)
     world.kernel.set_online(there)
     cores = tuple(c for c in two_sockets().topology.cores if c.cpus & there)
-    rules = replace(world.rules, topology=replace(world.rules.topology, cores=cores))
-    world.reread = lambda: rules
+    world.machine = replace(world.rules.topology, cores=cores)
     return world.handle(HardwareChanged("cpu offline"))
 
 
@@ -77,6 +75,20 @@ def test_a_member_of_a_pool_stays_in_the_pool(world: World) -> None:
     assert world.effective(BURSTABLE / "podpool" / "c0") == CPUSet([6])
 
 
+def test_without_its_pool_neither_a_sandbox_nor_a_member_is_beside_the_pods_own_slice(
+    tmp_path: Path,
+) -> None:
+    kubelet = KubeletWorld(two_sockets(), tmp_path)
+    path = kubelet.pod(BURSTABLE / "podpool")
+    sandbox, own, member = (kubelet.container(path, name) for name in (None, "c0", "side"))
+    kubelet.listed(annotated_pod("pool", 3))
+    assert kubelet.effective(own) == CPUSet([1, 2])
+    snapshot = online(kubelet, "0-2,4-15")
+    assert kubelet.effective(own) == CPUSet([1, 2])
+    assert kubelet.effective(sandbox) == kubelet.effective(member) == CPUSet.parse("0,4-15")
+    assert snapshot.problems == ()
+
+
 def test_what_comes_back_is_where_it_was(world: World) -> None:
     before = {
         path: world.effective(path / "c0") for path in (KUBEPODS / "poda", KUBEPODS / "podone")
@@ -94,18 +106,46 @@ def test_a_cpu_that_is_offline_is_given_to_nobody(world: World) -> None:
     assert held(snapshot)["new"] == "8"
 
 
-def test_a_machine_that_no_longer_fits_the_configuration_is_told_and_all_goes_on(
+def test_where_the_configuration_no_longer_fits_that_is_told_and_nobody_gets_what_has_gone(
     world: World,
 ) -> None:
-    def refused() -> Rules:
-        raise InputError("reservedSystemCPUs: CPU 0 is offline")
-
-    world.reread = refused
-    snapshot = world.handle(HardwareChanged("cpu0 offline"))
-    assert snapshot.problems == (
-        "after cpu0 offline the machine no longer fits: reservedSystemCPUs: CPU 0 is offline",
+    world.refuses = "reservedSystemCPUs: CPU 0 is offline"
+    snapshot = online(world, "1-2,4-14")
+    (problem,) = snapshot.problems
+    assert problem == (
+        "after cpu offline the machine no longer fits: reservedSystemCPUs: CPU 0 is offline;"
+        " what of it still can goes on"
     )
     assert held(snapshot) == {"a": "1-2", "one": "3", "pool": "4-6"}
+    shared = world.effective(BEST_EFFORT / "pods" / "c0")
+    assert world.effective(KUBEPODS / "podone" / "c0") == shared == CPUSet.parse("7-14")
+    snapshot = world.listed(*PODS, exclusive_pod("new", 7))
+    assert held(snapshot)["new"] == "8-14"
+    world.refuses = ""
+    assert online(world, "0-15").problems == ()
+
+
+def test_a_cpu_that_has_gone_without_a_word_is_given_to_nobody(world: World) -> None:
+    there = CPUSet.parse("0-6,8-15")
+    world.kernel.set_online(there)
+    cores = tuple(c for c in world.rules.topology.cores if c.cpus & there)
+    world.machine = replace(world.rules.topology, cores=cores)
+    snapshot = world.listed(*PODS, exclusive_pod("new", 1))
+    assert held(snapshot)["new"] == "8"
+
+
+def test_a_start_reads_the_machine_once_more_since_nobody_listened_before(world: World) -> None:
+    world.machine = replace(
+        world.rules.topology,
+        nodes=tuple(
+            replace(n, memory_bytes=n.memory_bytes * 2) for n in world.rules.topology.nodes
+        ),
+    )
+    world.start()
+    snapshot = world.listed(*PODS)
+    assert snapshot.rules.topology == world.machine
+    total = {i: node.tables["memory"].total for i, node in snapshot.state.memory.items()}
+    assert total == {node.id: node.memory_bytes for node in world.machine.nodes}
 
 
 def test_what_an_ended_pod_held_comes_back_as_far_as_it_is_online(world: World) -> None:
