@@ -172,6 +172,7 @@ def _serve(  # noqa: PLR0913, PLR0917 - everything that was built comes together
         cgroups=place.cgroups,
         layout=layout_of(place, config),
         hardware=place.hardware,
+        possible=place.possible,
         names=Bundles(known_folders(config.host_root)) if place.mode == KUBERNETES else None,
         hears_of_devices=kubelet is not None,
         watcher=_watch_cgroups(place, events, confinement, on_made, stack),

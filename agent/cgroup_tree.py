@@ -1,6 +1,6 @@
 """Where the cgroups of pods are, and making and removing them where the agent does that itself."""
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from typing import Protocol
 
 from agent.core.cgroups import EVENTS_FILE, CgroupPath, Seen, says_populated
@@ -139,6 +139,13 @@ class CgroupTree:
             cpus={name: one for name, one in cpus.items() if one},
             mems={name: one for name, one in mems.items() if one},
         )
+
+    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:  # noqa: ARG002
+        """Return names of a pod's containers by their IDs, as their CPUs tell; raises `CgroupError`.
+
+        Where the agent makes the cgroups, their own names do.
+        """
+        return {}
 
     def shared_cpus(self) -> CPUSet:
         """Return CPUs that certainly belong to no pod: those of BestEffort pods."""

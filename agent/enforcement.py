@@ -17,8 +17,8 @@ import structlog
 from agent.cgroup_tree import CgroupTree
 from agent.confinement import CONTAINER, POD, Confinement
 from agent.core.cgroups import CONTROLLERS_FILE, EVENTS_FILE, CgroupPath, CgroupValues
-from agent.core.cpuset import NodeSet
-from agent.core.desired import PodCgroups, PodValues, desired_values
+from agent.core.cpuset import CPUSet, NodeSet
+from agent.core.desired import PodCgroups, PodValues, desired_values, within
 from agent.core.overwritten import Overwritten, no_longer_ours
 from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMS_FILE
 from agent.core.pods import PodUID
@@ -51,6 +51,7 @@ class Enforcement:
     confinement: Confinement
     journal: Journal | None = None
     stopping: Callable[[], bool] = field(default=lambda: False)
+    possible: CPUSet | None = None
     of_pods: PodValues = field(default_factory=PodValues)
 
     def apply(
@@ -81,6 +82,7 @@ class Enforcement:
             quota_is_ours=not self.runtime_makes,
             of_pods=self.of_pods,
         )
+        values = values if self.possible is None else within(self.possible, values)
         self._watch(pods, values, anew=changed is None)
         self.confinement.begin(_kinds(pods, values), looked_at_all=changed is None)
         problems += self._give_back(values)

@@ -74,6 +74,12 @@ def find_target(document: Json, name: str) -> Target:
             f"pod {full_name} was rejected, and has no CPUs for it ({pod['reason']}:"
             f" {pod['message']})"
         )
+    if full_name in document["unenforced"]:
+        raise EnvironmentProblem(
+            f"the cgroups of pod {full_name} do not say yet what was decided: others may still run on"
+            " its CPUs",
+            cure="numalet status says what is in the way; try again after that",
+        )
     places = {c["name"]: c for c in pod["containers"] if "cgroup" in c}
     if container_name not in places:
         known = ", ".join(places) or "none"

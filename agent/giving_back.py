@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.core.overwritten import Overwritten, in_order
+from agent.core.plan import CPU_MAX_FILE
 from agent.errors import CgroupError
 from agent.node.cgroup_layout import is_own_container
 from agent.ports import GONE, Cgroups, Journal
@@ -59,9 +60,17 @@ def _has_left(path: CgroupPath, left: Iterable[CgroupPath]) -> bool:
     return any(other != path and other.is_below(path) for other in left)
 
 
+def _is_newer(entry: Overwritten, now: str) -> bool:
+    """Tell whether somebody has set another quota since: the agent only ever lifts what he sets."""
+    return entry.file == CPU_MAX_FILE and not any(
+        value.startswith("max") for value in (entry.value, now)
+    )
+
+
 def _write(cgroups: Cgroups, entry: Overwritten) -> list[str]:
     """Give one value back; return what to say where it is another one."""
-    if cgroups.read(entry.path, entry.file) in (entry.value, GONE):
+    now = cgroups.read(entry.path, entry.file)
+    if now in (entry.value, GONE) or _is_newer(entry, str(now)):
         return []
     try:
         cgroups.write(entry.path, entry.file, entry.value or "\n")

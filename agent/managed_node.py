@@ -9,6 +9,7 @@ from agent.cgroup_tree import CgroupTree, Layout
 from agent.confinement import Confinement
 from agent.contests import Contests
 from agent.core.backing import shrunk
+from agent.core.cpuset import CPUSet
 from agent.core.demand import Demand
 from agent.core.entitlement import Entitlement, asks_as_much
 from agent.core.overwritten import Overwritten
@@ -58,6 +59,8 @@ class Node:
     """Called before the cgroups are looked at; the simulation takes over hand-made edits there."""
     hardware: Hardware | None = None
     """Follows CPUs and memory that come and go; None where they cannot."""
+    possible: CPUSet | None = None
+    """The CPUs that the kernel can ever have: it refuses lists with others.  None where all are."""
     names: ContainerNames | None = None
     """Who names containers where a runtime makes their cgroups; None where the agent makes them."""
     hears_of_devices: bool = False
@@ -136,4 +139,5 @@ class Node:
             runtime_makes=self.names is not None,
             watcher=self.watcher,
             stopping=self.stopping,
+            possible=self.possible,
         )

@@ -11,6 +11,7 @@ from typing import Final, Literal
 
 from agent.config import AgentConfig, load
 from agent.core.cgroups import CgroupPath
+from agent.core.cpuset import CPUSet
 from agent.core.findings import Finding, Level
 from agent.core.node_facts import KubeletFacts
 from agent.core.startup import Rules
@@ -21,7 +22,7 @@ from agent.node.cgroup_layout import CgroupLayout
 from agent.node.cgroupfs import CGROUPS, CgroupFs
 from agent.node.node_memory import NodeMemory
 from agent.node.rivals import rivals
-from agent.node.sysfs import read_online, read_topology
+from agent.node.sysfs import read_online, read_possible, read_topology
 from agent.ports import Cgroups, NodeMemoryReader, Snapshot
 from agent.whatif import configure, resolve
 
@@ -72,6 +73,7 @@ class Place:
     memory: NodeMemoryReader
     before_pass: Callable[[], object] = lambda: None
     hardware: Hardware | None = None
+    possible: CPUSet | None = None
 
 
 def simulated_topology(description: Path) -> NodeTopology:
@@ -107,6 +109,7 @@ def find_place(
         cgroups=cgroups,
         cgroup_root=cgroups.root,
         memory=NodeMemory(host / "sys"),
+        possible=read_possible(host / "sys"),
         hardware=Hardware(
             read,
             lambda now: resolve(loaded, options.config, now)[1],

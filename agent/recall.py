@@ -74,6 +74,29 @@ def take_over(
     return taken
 
 
+def told_by_slices(
+    tree: CgroupTree, state: NodeState, pods: Mapping[PodUID, Pod]
+) -> dict[PodUID, Pod]:
+    """Return pods with the containers that can be told by what their cgroups say of exclusive CPUs.
+
+    It is for the time before a list: without bundles only a pod's status has the names, which is not
+    remembered, and one without a name would lose its CPUs until the API server answers.
+    """
+    told = {}
+    for uid, pod in pods.items():
+        cpus = state.pods.get(uid, PodEntry()).cpus
+        # An app container may go on with the CPUs of an init container: the later name counts.
+        names = {cpus[c.name]: c.name for c in pod.containers if c.name in cpus}
+        try:
+            ids = tree.ids_by_cpus(pod, names) if names else {}
+        except (CgroupError, ValueError) as error:
+            log.warning("cgroup_not_read", pod=pod.full_name, what=str(error))
+            continue
+        if ids:
+            told[uid] = replace(pod, container_ids=ids)
+    return told
+
+
 def named(rules: Rules, tree: CgroupTree, state: NodeState, pod: Pod) -> NodeState:
     """Return the state in which a pod that ran without a name holds what it asks for."""
     entry = state.pods.get(pod.uid)

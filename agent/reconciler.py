@@ -38,7 +38,7 @@ from agent.ports import (
     SourceState,
     Stop,
 )
-from agent.recall import believable, named, take_over
+from agent.recall import believable, named, take_over, told_by_slices
 
 log = structlog.get_logger(component="reconciler")
 
@@ -266,6 +266,7 @@ class Reconciler:
         problems += self._node.hardware.problems if self._node.hardware else ()
         if not (self._listed or self._recalled):
             self._adopt(self._pods)
+            self._pods |= told_by_slices(self._tree, self._state, self._pods)
         self._release_departed(problems)
         self._look_at_runtimes(problems)
         for pod, _ in tuple(self._conditions.complaints.values()):

@@ -122,6 +122,19 @@ def desired_values(  # noqa: PLR0913 - all that the values follow from, and what
     return {path: replace(of_path, cpus=None) for path, of_path in values.items()}
 
 
+def within(
+    possible: CPUSet, values: Mapping[CgroupPath, CgroupValues]
+) -> dict[CgroupPath, CgroupValues]:
+    """Return values that name no other CPUs: slices from before a boot with fewer have such.
+
+    The kernel refuses them (ERANGE).
+    """
+    return {
+        path: of if of.cpus is None or of.cpus <= possible else replace(of, cpus=of.cpus & possible)
+        for path, of in values.items()
+    }
+
+
 def node_shared(rules: Rules, state: NodeState) -> CPUSet:
     """Return the CPUs of everybody who holds none: the default CPU set.
 

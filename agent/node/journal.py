@@ -18,6 +18,7 @@ from agent.core.cgroups import CgroupPath
 from agent.core.overwritten import FILES, Overwritten
 from agent.core.plan import CPU_MAX_FILE
 from agent.errors import StateFileError
+from agent.node.cgroup_layout import SINGLE_HOST_SLICE
 from agent.node.durable import Disk, replace_file
 
 JOURNAL_FILE = "journal.json"
@@ -34,7 +35,8 @@ class _File(BaseModel):
 class Journal:
     """What was overwritten since the boot: of a set the first value, of a quota the last.
 
-    A container's quota is the kubelet's; where it writes another one, that is what it wants back.
+    A container's quota is the kubelet's; where it writes another one, that is what it wants back.  On a
+    single host it is the agent's own, also one that it does not remember from before a restart.
     """
 
     def __init__(self, folder: Path, *, boot_id: str, disk: Disk | None = None) -> None:
@@ -84,7 +86,8 @@ class Journal:
         known = self._entries.get((entry.path, entry.file))
         if known is None or known.identity != entry.identity:
             return False
-        return entry.file != CPU_MAX_FILE or known.value == entry.value
+        is_ours = entry.file != CPU_MAX_FILE or entry.path.is_below(SINGLE_HOST_SLICE)
+        return is_ours or known.value == entry.value
 
     def _replace(self, entries: dict[tuple[CgroupPath, str], Overwritten]) -> None:
         values = [(e.path.relative, e.identity, e.file, e.value) for e in entries.values()]

@@ -66,6 +66,11 @@ def read_online(root: Path = SYSFS) -> CPUSet:
     return CPUSet(i for i, cpu in _numbered(folder, "cpu").items() if _number(cpu / "online") != 0)
 
 
+def read_possible(root: Path = SYSFS) -> CPUSet | None:
+    """Return the CPUs that this kernel can ever have until the next boot; None where it does not say."""
+    return _cpus(root / "devices/system/cpu/possible")
+
+
 def read_isolated(root: Path = SYSFS) -> CPUSet:
     """Return the CPUs that ``isolcpus=`` keeps out of the scheduler's domains."""
     return _cpus(root / "devices/system/cpu/isolated") or CPUSet()

@@ -111,6 +111,11 @@ def test_an_agent_without_cgroups_of_its_own_starts_nothing(
         find_target(document | changes, "db/main")
 
 
+def test_a_pod_on_whose_cpus_others_may_still_run_is_not_begun_with(document: Json) -> None:
+    with pytest.raises(EnvironmentProblem, match=r"default/db do not say yet .* numalet status"):
+        find_target(document | {"unenforced": ["default/db"]}, "db/main")
+
+
 def test_systemd_is_told_all_that_was_decided(document: Json) -> None:
     target = replace(find_target(document, "db/side"), cpu_max="150500 100000")
     command = scope_command(target, ["sleep", "1"])

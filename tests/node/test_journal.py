@@ -1,6 +1,7 @@
 """What is overwritten is on disk before it is overwritten, and survives whatever ends the agent."""
 
 import errno
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -34,6 +35,19 @@ def test_of_a_set_the_first_value_counts_and_of_a_quota_the_last(tmp_path: Path)
     kept.note([entry("0-7"), entry("100000 100000", "cpu.max")])
     kept.note([entry("3"), entry("200000 100000", "cpu.max")])
     assert kept.entries == (entry("0-7"), entry("200000 100000", "cpu.max"))
+
+
+def test_on_a_single_host_the_first_quota_counts_too_since_all_later_ones_are_our_own(
+    tmp_path: Path,
+) -> None:
+    path = CgroupPath("numalet.slice/numalet-poda.slice/numalet-poda-c0.scope")
+    first, second = (
+        replace(entry(v, "cpu.max"), path=path) for v in ("max 100000", "150000 100000")
+    )
+    journal(tmp_path).note([first])
+    kept = journal(tmp_path)
+    kept.note([second])
+    assert kept.entries == (first,)
 
 
 def test_a_cgroup_that_was_made_again_is_another_one(tmp_path: Path) -> None:

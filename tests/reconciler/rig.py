@@ -235,6 +235,7 @@ class World:
                 lambda: (self.machine or self.rules.topology).cpus,
             ),
             stopping=self.stopping,
+            possible=self.rules.topology.cpus,
         )
         self.agent = kind(node, store.load().remembered, self.snapshots.append)
         return self.agent

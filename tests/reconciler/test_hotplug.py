@@ -153,3 +153,14 @@ def test_what_an_ended_pod_held_comes_back_as_far_as_it_is_online(world: World) 
     snapshot = world.listed(ONE, POOL, SHARED)
     assert str(snapshot.state.default) == "0,2,7-15"
     assert str(online(world, "0-15").state.default) == "0-2,7-15"
+
+
+def test_after_a_boot_with_fewer_cpus_a_slice_has_those_that_are_left(world: World) -> None:
+    cores = tuple(c for c in world.rules.topology.cores if not c.cpus & CPUSet([2, 15]))
+    world.rules = replace(world.rules, topology=replace(world.rules.topology, cores=cores))
+    (world.folder / "cgroup").rename(world.folder / "before")
+    world.boot()
+    world.start()
+    snapshot = world.listed(*PODS)
+    assert (snapshot.problems, snapshot.ready, held(snapshot)["a"]) == ((), True, "1-2")
+    assert world.text(KUBEPODS / "poda" / "c0", "cpuset.cpus") == "1"

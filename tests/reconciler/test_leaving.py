@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from agent.core.cgroups import CgroupPath
-from agent.core.pods import Container
+from agent.core.pods import Container, Pod
 from agent.giving_back import release
 from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
 from tests.reconciler.rig import (
@@ -114,6 +114,31 @@ def test_the_kubelets_quota_comes_back_when_the_exclusive_slice_ends(world: Kube
     world.kernel.foreign_write(db, "cpu.max", "150000 100000")
     world.handle(Tick())
     assert world.text(db, "cpu.max") == "150000 100000"
+
+
+def resized(milli: int) -> Pod:
+    db, side = (Container(name=n, resources=equal(m)) for n, m in (("db", milli), ("side", 500)))
+    return replace(MIXED, app_containers=(db, side))
+
+
+def test_a_quota_that_the_kubelet_wrote_in_the_same_moment_stays(world: KubeletWorld) -> None:
+    db = populated(world)[0]
+    world.listed(MIXED)
+    world.kernel.foreign_write(db, "cpu.max", "150000 100000")
+    world.agent.handle(CgroupsChanged(db.parent), PodChanged(resized(1500)))
+    assert world.text(db, "cpu.max") == "150000 100000"
+
+
+def test_a_quota_that_came_while_no_agent_ran_stays(world: KubeletWorld) -> None:
+    db = populated(world)[0]
+    world.listed(MIXED)
+    world.kernel.foreign_write(db, "cpu.max", "350000 100000")
+    world.start()
+    world.listed(resized(3500))
+    assert world.text(db, "cpu.max") == "350000 100000"
+    world.kernel.foreign_write(db, "cpu.max", "300000 100000")
+    assert release(world.kernel, world.journal(), CgroupPath("numalet.slice")).problems == ()
+    assert world.text(db, "cpu.max") == "300000 100000"
 
 
 def test_without_a_cpu_manager_all_get_back_what_they_had_before(world: KubeletWorld) -> None:

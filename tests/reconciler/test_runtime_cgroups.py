@@ -255,6 +255,27 @@ def test_after_a_restart_nothing_is_written_for_what_runs(world: KubeletWorld) -
     assert world.kernel.writes == []
 
 
+def test_without_bundles_a_restart_changes_nothing_though_the_api_server_is_away(
+    world: KubeletWorld,
+) -> None:
+    pod, pool = world.pod(KUBEPODS / "poda"), world.pod(BURSTABLE / "podpool")
+    names = {world.container(pod, name, named=False): name for name in ("db", "side")}
+    in_pool = {world.container(pool, name, named=False): name for name in ("c0", "side")}
+    world.kernel.foreign_write(next(iter(names)), "cpu.max", "200000 100000")
+    world.listed(
+        replace(MIXED, container_ids={path.name: name for path, name in names.items()}),
+        replace(POOL, container_ids={path.name: name for path, name in in_pool.items()}),
+    )
+    before = {path: (world.cpus(path), world.text(path, "cpu.max")) for path in names | in_pool}
+    world.kernel.writes.clear()
+
+    world.start()
+    world.handle(Tick())
+
+    assert {file for _, file, _ in world.kernel.writes} <= {"cpuset.mems"}  # within the pod's
+    assert before == {path: (world.cpus(path), world.text(path, "cpu.max")) for path in before}
+
+
 def test_while_a_resize_does_not_fit_all_else_of_the_pod_is_followed(world: KubeletWorld) -> None:
     world.listed(POOL)
     pool = world.pod(BURSTABLE / "podpool")
