@@ -43,6 +43,8 @@ class _Task:
     confined: tuple[int, CPUSet]
     """The cpuset cgroup that confines it, by inode, and the CPUs that are effective there."""
     mems: NodeSet
+    pin: CPUSet | None = None
+    """What it has set by sched_setaffinity, within those CPUs."""
 
 
 class SimulatedKernel:
@@ -231,7 +233,19 @@ class SimulatedKernel:
         Raises `CgroupError` (ESRCH) where there is no such process.
         """
         with self._lock, self._refusals(CgroupPath(), "", f"find process {pid} in"):
-            return self._task(pid).home.cpus
+            task = self._task(pid)
+            return task.pin or task.home.cpus
+
+    def pin(self, pid: int, cpus: CPUSet) -> None:
+        """Let a process choose among its CPUs (sched_setaffinity; section 2).
+
+        Raises `CgroupError` where there is no such process, and (EINVAL) no such CPU among its own.
+        """
+        with self._lock, self._refusals(CgroupPath(), "", f"pin process {pid} in"):
+            task = self._task(pid)
+            if task.home.cpus.isdisjoint(cpus):
+                raise refusal(errno.EINVAL)
+            task.pin = task.home.cpus & cpus
 
     def set_online(self, cpus: CPUSet) -> None:
         """Take CPUs offline and online until exactly ``cpus`` are online (section 6).
@@ -329,7 +343,7 @@ class SimulatedKernel:
         # Linux 6.1: an equal set from another cpuset drops a mask too (section 2).
         confined = task.home.cpuset.inode, task.home.cpus
         if confined != task.confined:
-            task.confined = confined
+            task.confined, task.pin = confined, None
             self.unpinned[task.pid] += 1
         mems = task.home.cpuset.mems
         if mems != task.mems:

@@ -1,6 +1,7 @@
 """A hierarchy to try things in: the simulated kernel, or a real cgroup2 directory."""
 
 import os
+import platform
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -48,6 +49,7 @@ class Machine(Protocol):
     def use_memory(self, path: CgroupPath, size: int) -> int | None: ...
     def kill(self, pid: int) -> None: ...
     def allowed(self, pid: int) -> CPUSet: ...
+    def pin(self, pid: int, cpus: CPUSet) -> None: ...
     def set_online(self, cpus: CPUSet) -> None: ...
 
 
@@ -89,6 +91,9 @@ class RealMachine:
     def allowed(self, pid: int) -> CPUSet:
         return CPUSet(os.sched_getaffinity(pid))
 
+    def pin(self, pid: int, cpus: CPUSet) -> None:
+        os.sched_setaffinity(pid, set(cpus))
+
     def set_online(self, cpus: CPUSet) -> None:
         if "NUMALET_TEST_HOTPLUG" not in os.environ:
             pytest.skip("NUMALET_TEST_HOTPLUG does not allow to take CPUs offline here")
@@ -105,6 +110,8 @@ class Rig:
     machine: Machine
     memory: NodeMemoryReader
     base: CgroupPath = BASE
+    keeps_pins: bool = False
+    """Whether the kernel remembers what a process pinned itself to, as Linux does from 6.2 on."""
 
     def group(self, *names: str) -> CgroupPath:
         """Make a cgroup below the base, with all controllers enabled for it."""
@@ -158,7 +165,8 @@ def real() -> Iterator[Rig]:
     online = CPUSet.parse((CPU_FOLDER / "online").read_text())
     cgroups.make(BASE / "first")
     try:
-        yield Rig(cgroups, machine, NodeMemory())
+        release = tuple(map(int, platform.release().split(".")[:2]))
+        yield Rig(cgroups, machine, NodeMemory(), keeps_pins=release >= (6, 2))
     finally:
         for pid in list(machine.running):
             machine.kill(pid)

@@ -15,6 +15,7 @@ PROGRAMS = {
     "id": "echo 0",
     "stat": "echo cgroup2fs",
     "pgrep": '[ "$2" = "$RUNS" ]',
+    "nproc": "echo ${CPUS:-4}",
     "mkdir": "exit 99",
 }
 """Who is not refused makes a cgroup next: here that ends the script."""
@@ -26,7 +27,7 @@ def program(path: Path, does: str) -> None:
     path.chmod(0o755)
 
 
-def real_test(folder: Path, runs: str) -> "subprocess.CompletedProcess[str]":
+def real_test(folder: Path, runs: str, cpus: int = 4) -> "subprocess.CompletedProcess[str]":
     """Run a copy of the script where a program runs, and nothing can be made."""
     for name, does in PROGRAMS.items():
         program(folder / "bin" / name, does)
@@ -38,6 +39,7 @@ def real_test(folder: Path, runs: str) -> "subprocess.CompletedProcess[str]":
         "PATH": f"{folder / 'bin'}:{os.environ.get('PATH', os.defpath)}",
         "PYTHONPATH": str(PROJECT),
         "RUNS": runs,
+        "CPUS": str(cpus),
     }
     return subprocess.run([script], env=environment, capture_output=True, text=True, check=False)
 
@@ -55,3 +57,10 @@ def test_it_goes_on_where_no_such_program_runs(tmp_path: Path) -> None:
     if Path("/var/lib/kubelet/cpu_manager_state").exists():
         pytest.skip("a kubelet has been here")
     assert real_test(tmp_path, "kubectl").returncode == 99
+
+
+def test_it_refuses_where_too_few_cpus_would_have_it_try_nothing(tmp_path: Path) -> None:
+    if Path("/var/lib/kubelet/cpu_manager_state").exists():
+        pytest.skip("a kubelet has been here")
+    done = real_test(tmp_path, "kubectl", cpus=3)
+    assert (done.returncode, "fewer than 4 CPUs" in done.stderr) == (3, True)

@@ -5,19 +5,24 @@ and what the agent and the kernel say afterwards, is written to RESULTS/observed
 journal to RESULTS/journal, for `test_drift` to judge on the host.
 """
 
+import signal
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
+from agent.core.cpuset import CPUSet
 from agent.report.status_client import ask
 
-from .agent_process import SOCKET, Status
+from .agent_process import SOCKET, AgentProcess, Status
 from .kubelet_host import PATIENCE_S, run
 from .kubernetes_node import Story, node, raw_pods
 
 CPU = Path("/sys/devices/system/cpu")
 NAMES = ("guaranteed", "latency-critical-db", "burstable")
+LATE = "annotated"
+"""A pod whose programs run before the agent sees its cgroups."""
 REWRITES = 5
 """So often a stubborn program goes on after it has been left alone."""
 
@@ -76,18 +81,33 @@ def tell(story: Story) -> None:
     interfere(story, "runtime update", lambda: run(*update))
     interfere(story, "reload after that", lambda: run("systemctl", "daemon-reload"))
 
-    decided = story.told["placed"]["status"]["pods"]
-    (owned,) = (c["cpus"] for pod in decided for c in pod["containers"] if c["name"] == "app")
-    switch = CPU / f"cpu{owned}" / "online"
-    switch.write_text("0")
+    decided = {pod["name"]: pod for pod in story.told["placed"]["status"]["pods"]}
+    pool = CPUSet.parse(decided["latency-critical-db"]["cpuPool"])
+    for cpu in pool:
+        (CPU / f"cpu{cpu}" / "online").write_text("0")
     story.agent.wait("the drift", lambda status: status["drift"].get("cpu_offline"))
     story.told["offline"] = {
         "status": story.agent.wait_for_rest(),
         "pods": {name: story.look_at(pod) for name, pod in story.pods.items()},
     }
-    switch.write_text("1")
+    for cpu in pool:
+        (CPU / f"cpu{cpu}" / "online").write_text("1")
     story.observe("online")
+    with stopped(story.agent):
+        story.host.start(pods[LATE])
+    story.observe("late")
     story.told["exit"] = story.agent.stop()
+
+
+@contextmanager
+def stopped(agent: AgentProcess) -> Iterator[None]:
+    """Keep the agent from running meanwhile."""
+    assert agent.process is not None
+    agent.process.send_signal(signal.SIGSTOP)
+    try:
+        yield
+    finally:
+        agent.process.send_signal(signal.SIGCONT)
 
 
 def main() -> None:

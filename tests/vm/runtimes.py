@@ -6,21 +6,25 @@ each stage is written to RESULTS/observed.json, the kernel's journal to RESULTS/
 `test_runtimes` to judge on the host.
 """
 
+import json
 import os
 import random
 import signal
 import sys
+import threading
 import time
-from collections.abc import Collection
-from contextlib import suppress
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, nullcontext, suppress
 from pathlib import Path
 
 from .containerd import Containerd
-from .kubelet_host import Raw, wait_until
+from .kubelet_host import CGROUPS, Raw, wait_until
 from .kubernetes_node import BUSY, Story, born, node, populated, raw_pods
 
 KILLS = 2
 LONGEST_LIFE_S = 6.0
+LONGEST_EVENT_S = 2.0
+JOURNAL = Path("/var/lib/numalet/journal.json")
 BUSY_TICKS = 10
 LOOKS = 100
 """So often it is looked where a busy loop runs."""
@@ -74,10 +78,12 @@ def tell(story: Story, *, more: bool) -> None:
     host.restart(story.pods["latency-critical-db"], "database")
     story.observe("restarted")
     host.runtime = "runc"
-    host.debug(story.pods["guaranteed"], DEBUG)
+    with killed_meanwhile(story) if more else nullcontext():
+        host.debug(story.pods["guaranteed"], DEBUG)
     story.observe("debugged")
     host.runtime = "crun"
-    host.delete(story.pods["annotated"])
+    with killed_meanwhile(story) if more else nullcontext():
+        host.delete(story.pods["annotated"])
     story.observe("deleted")
     if more:
         containerd = Containerd()
@@ -85,6 +91,8 @@ def tell(story: Story, *, more: bool) -> None:
         containerd.start(host, reborn(raw_pods()["annotated"]))
         story.observe("containerd")
     told["exit"] = agent.stop()
+    told["journalled"] = [path for path, *_ in json.loads(JOURNAL.read_text())["values"]]
+    told["gone"] = [path for path in told["journalled"] if not (CGROUPS / path).exists()]
 
 
 def reborn(raw: Raw) -> Raw:
@@ -107,6 +115,20 @@ def kill_often(story: Story) -> None:
     for life_s in (0.0, *lives):
         time.sleep(life_s)
         story.agent.kill()
+        story.agent.start()
+
+
+@contextmanager
+def killed_meanwhile(story: Story) -> Iterator[None]:
+    """Kill the agent at some instant of what happens, and start it again after that."""
+    life_s = random.uniform(0, LONGEST_EVENT_S)
+    story.told.setdefault("lives", []).append(life_s)
+    killer = threading.Timer(life_s, story.agent.kill)
+    killer.start()
+    try:
+        yield
+    finally:
+        killer.join()
         story.agent.start()
 
 

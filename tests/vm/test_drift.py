@@ -9,7 +9,7 @@ from agent.core.contest import FIRST_PAUSE_S, MOST_REPAIRS
 from agent.core.cpuset import CPUSet
 from hack.lab.topology import TOPOLOGIES
 
-from .drift import REWRITES
+from .drift import LATE, REWRITES
 from .rig import in_guest
 from .tracing import FileWrite, file_writes, read_journal
 
@@ -124,20 +124,42 @@ def test_a_file_that_somebody_writes_again_and_again_is_named_and_left_for_a_whi
     assert "cpuset.cpus is left as it is for 10 s" in life["a stubborn program"]["log"]
 
 
-def test_a_container_whose_only_cpu_goes_offline_never_comes_onto_somebody_s_own(
-    life: Told,
-) -> None:
+def test_a_pod_all_of_whose_cpus_go_offline_never_comes_onto_somebody_s_own(life: Told) -> None:
+    """Its cgroup would have the CPUs of the one above it then: all, if nothing were written."""
     offline = life["offline"]
     default = CPUSet.parse(offline["status"]["defaultCpuSet"])
+    own = CPUSet.parse(containers(offline)["app"]["files"][0]["cpuset.cpus"])
+    pod = offline["pods"]["latency-critical-db"]
 
-    ((cpus, _), *_) = containers(offline)["app"]["threads"]
+    allowed = [CPUSet.parse(cpus) for cpus, _ in pod["sandbox"]]
+    for container in pod["containers"].values():
+        allowed += [CPUSet.parse(cpus) for cpus, _ in container["threads"]]
+    effective = CPUSet.parse(pod["files"]["cpuset.cpus.effective"])
 
-    assert CPUSet.parse(cpus) <= default
-    assert offline["status"]["drift"]["cpu_offline"] == 1
+    assert own
+    assert len(allowed) > len(pod["containers"])
+    assert all(cpus <= default and cpus.isdisjoint(own) for cpus in [*allowed, effective])
+    assert offline["status"]["drift"]["cpu_offline"] >= 1
+    assert containers(offline)["app"]["threads"] == containers(life["placed"])["app"]["threads"]
 
 
-def test_it_is_back_on_its_cpu_once_that_is_online_again(life: Told) -> None:
+def test_it_is_back_on_its_cpus_once_they_are_online_again(life: Told) -> None:
     assert kernel_view(life["online"]) == kernel_view(life["placed"])
+
+
+def test_programs_that_ran_before_their_cgroups_were_seen_are_counted_and_confined_then(
+    life: Told,
+) -> None:
+    before, after = (life[when]["status"]["confinement"] for when in ("online", "late"))
+    late = life["late"]["pods"][LATE]["containers"]
+    decided = {pod["name"]: pod for pod in life["late"]["status"]["pods"]}[LATE]["containers"]
+
+    for kind, count in (("pod", 1), ("container", len(late))):
+        assert after[kind]["found"]["running"] - before[kind]["found"]["running"] == count, kind
+        assert after[kind]["windowSeconds"] > before[kind]["windowSeconds"]
+    assert {c["name"]: c["cpus"] for c in decided} == {
+        name: one["threads"][0][0] for name, one in late.items()
+    }
 
 
 def test_the_agent_ends_with_status_0(life: Told) -> None:

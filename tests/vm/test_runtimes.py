@@ -223,8 +223,12 @@ def test_a_deleted_pod_s_cpus_are_everybody_s_again(life: Life) -> None:
     assert life.containers("deleted")["web"]["threads"][0][0] == str(after)
 
 
-def test_the_agent_ends_with_status_0(life: Life) -> None:
+def test_the_agent_ends_with_status_0_and_remembers_nothing_of_cgroups_that_have_gone(
+    life: Life,
+) -> None:
     assert life.told["exit"] == 0
+    assert life.told["journalled"] != []
+    assert life.told["gone"] == []
 
 
 @pytest.mark.parametrize("life", [LONGEST], indirect=True)

@@ -83,7 +83,7 @@ def test_nor_may_it_for_any_moment_that_was_looked_at(told: Told) -> None:
     assert all(cpus.isdisjoint(own.cpus) for cpus in allowed)
 
 
-def test_every_guaranteed_pod_is_confined_and_the_resident_is_before_all(told: Told) -> None:
+def test_every_guaranteed_pod_is_confined_in_the_end(told: Told) -> None:
     """How late the others are is no matter for an emulated machine: it is 20 times too slow for them."""
     confined_at, joined_at = told.confined_at(), told.joined_at()
     unconfined = {number for number in told.at_the_top() if number not in confined_at}
