@@ -43,6 +43,8 @@ _SIZE = "2G"
 _BLOCK = 4096
 _KEPT_S = 3600
 """For so long a folder's former image is kept: a guest may be about to open it."""
+_UNUSED_S = 24 * 3600
+"""For so long that of another folder is, since it was used: most clones are made for one run."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -94,8 +96,9 @@ def of_folder(folder: Path) -> Path:
     with _locked(cache / "lock"):
         if not target.exists():
             packages.need(packages.BUILDERS)
-            for former in cache.glob(f"{name}-*"):
-                if former.stat().st_mtime < time.time() - _KEPT_S:
+            for former in cache.glob("folder-*"):
+                kept_s = _KEPT_S if former.name.startswith(f"{name}-") else _UNUSED_S
+                if former.stat().st_mtime < time.time() - kept_s:
                     former.unlink()
             new = target.with_suffix(".new")
             options = ["-q", "-t", "ext4", "-O", "^has_journal", "-m", "0", "-d"]
