@@ -98,7 +98,8 @@ class HotplugWatch:
             self.close()
             raise EnvironmentProblem(
                 f"cannot hear when CPUs and memory come or go (NETLINK_KOBJECT_UEVENT): "
-                f"{problem.strerror or problem}; run as root, or restart numalet after each change"
+                f"{problem.strerror or problem}; run as root: meanwhile CPUs are compared in each pass,"
+                " and memory counts as it was at the start"
             ) from problem
 
     def close(self) -> None:

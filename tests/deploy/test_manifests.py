@@ -252,3 +252,10 @@ def test_the_words_of_the_command_line_are_options_that_there_are(
     assert parsed.params["observe"] is True
     assert parsed.params["wait_for_lock"] is True
     assert parsed.params["node_name"] == "$(NODE_NAME)"
+
+
+def test_who_stops_the_agent_waits_ten_minutes_for_memory_on_its_way() -> None:
+    """A write of ``cpuset.mems`` cannot be interrupted, and SIGKILL waits for it too."""
+    unit = (DEPLOY.parent / "systemd/numalet.service").read_text()
+    assert "TimeoutStopSec=10min" in unit.splitlines()
+    assert pod_spec(documents(kustomized(DEPLOY)))["terminationGracePeriodSeconds"] == 10 * 60

@@ -121,7 +121,8 @@ def born(container: str) -> list[str]:
 
 
 def files_of(cgroup: Path) -> dict[str, str]:
-    return {name: (cgroup / name).read_text().strip() for name in FILES}
+    values = {name: (cgroup / name).read_text().strip() for name in FILES}
+    return {"cgroup": cgroup.name, **values}
 
 
 def populated(leaf: Path) -> list[Path]:

@@ -185,6 +185,10 @@ def start(story: Story) -> None:
         name: Path(f"/proc/{program.pid}/cgroup").read_text().strip()
         for name, program in story.programs.items()
     }
+    told["scopes"] = {
+        name: run("systemctl", "show", "--property=Delegate", Path(path).name)["out"].strip()
+        for name, path in told["membership"].items()
+    }
     wait_for_passes(2)
     wait("the repair", is_settled)
     story.observe("running")

@@ -34,6 +34,11 @@ class Life:
     told: Told
     journal: list[Traced]
 
+    @property
+    def by_systemd(self) -> bool:
+        """Tell whether systemd made the cgroups; then crun makes another one below the scope."""
+        return all(".slice" in pod["path"] for pod in self.told["placed"]["pods"].values())
+
     def status(self, stage: str) -> Told:
         status = self.told[stage]["status"]
         assert isinstance(status, dict)
@@ -127,6 +132,13 @@ def test_the_cgroup_with_the_processes_says_it_crun_s_inner_one_too(life: Life) 
             want = decided[name]["cpus"], decided[name]["mems"]
             assert (files["cpuset.cpus"], files["cpuset.cpus.effective"]) == (want[0], want[0])
             assert files["cpuset.mems"] == want[1], name
+    inner = {
+        name
+        for name, one in life.containers("placed").items()
+        if one["files"][-1]["cgroup"] == "container"
+    }
+    made_by_crun = {"database", "envoy-proxy", "log-collector", "worker", "helper", "web"}
+    assert inner == (made_by_crun if life.by_systemd else set())
 
 
 def test_what_is_exclusive_has_no_quota_and_who_shares_keeps_the_runtime_s(life: Life) -> None:

@@ -126,6 +126,7 @@ def test_a_program_is_born_where_it_belongs(story: Story, name: str) -> None:
 
     assert story[f"born {name}"] == [decided["cpus"], decided["mems"]]
     assert story["membership"][name] == f"0::{decided['cgroup']}"
+    assert story["scopes"][name] == "Delegate=yes"
 
 
 def test_the_database_and_its_sidecar_never_meet(story: Story) -> None:
