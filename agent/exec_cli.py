@@ -10,6 +10,7 @@ instruction, and the agent repairs the slices above.
 
 import os
 import shutil
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -26,6 +27,9 @@ Json = dict[str, Any]
 
 _SCOPE = ".scope"
 _PROCS = "cgroup.procs"
+
+PATIENCE_S = 15.0
+_POLL_S = 0.1
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -74,12 +78,6 @@ def find_target(document: Json, name: str) -> Target:
             f"pod {full_name} was rejected, and has no CPUs for it ({pod['reason']}:"
             f" {pod['message']})"
         )
-    if full_name in document["unenforced"]:
-        raise EnvironmentProblem(
-            f"the cgroups of pod {full_name} do not say yet what was decided: others may still run on"
-            " its CPUs",
-            cure="numalet status says what is in the way; try again after that",
-        )
     places = {c["name"]: c for c in pod["containers"] if "cgroup" in c}
     if container_name not in places:
         known = ", ".join(places) or "none"
@@ -120,6 +118,7 @@ def start(target: Target, command: list[str], *, by_systemd: bool) -> NoReturn:
         raise InputError(f"{command[0]}: there is no such program")
     if by_systemd and target.cgroup.name.endswith(_SCOPE):
         _check_unused(target)
+        _check_made(target.cgroup.parent)
         command = scope_command(target, command)
     else:
         _join(target)
@@ -152,6 +151,21 @@ def scope_command(target: Target, command: list[str]) -> list[str]:
         "--",
         *command,
     ]
+
+
+def _check_made(pod: Path) -> None:
+    """Make sure that the agent has made the pod's cgroup: before that others may run on its CPUs.
+
+    systemd takes it away with the last program in it; the agent makes it again soon.
+    """
+    until_s = time.monotonic() + PATIENCE_S
+    while not pod.is_dir():
+        if time.monotonic() > until_s:
+            raise EnvironmentProblem(
+                f"{pod} is not there: numalet has not made it, and others may run on the CPUs of the pod",
+                cure="numalet status says what is in the way; try again after that",
+            )
+        time.sleep(_POLL_S)
 
 
 def _check_unused(target: Target) -> None:

@@ -33,8 +33,12 @@ _FAULTS = ("Oops: int3", "BUG: soft lockup")
 CPUs run it: emulated ones may still see a breakpoint (int3) there after Linux has forgotten it, which no
 real CPU does.  And one CPU of 16 was seen to stand still, which the others then waited for."""
 
+STANDS_STILL_S = 60.0
+"""Before Linux 6.8, who meets a breakpoint that has gone tries again, for ever (kprobe_int3_handler)."""
+
 _CONSOLE_TAIL = 3000
 _POLL_S = 0.05
+_POLL_ALIVE_S = 1.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -269,11 +273,23 @@ def _end(qemu: "subprocess.Popen[bytes]") -> None:
 
 
 def _wait(qemu: "subprocess.Popen[bytes]", timeout_s: float | None, work: Path) -> None:
-    try:
-        qemu.wait(timeout_s)
-    except subprocess.TimeoutExpired as error:
-        message = f"the command took too long; the console's last words:\n{_console(work)}"
-        raise TimeoutLabError(message) from error
+    began_s = time.monotonic()
+    while qemu.poll() is None:
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            qemu.wait(_POLL_ALIVE_S)
+        if timeout_s is not None and time.monotonic() - began_s > timeout_s:
+            message = f"the command took too long; the console's last words:\n{_console(work)}"
+            raise TimeoutLabError(message)
+        check_alive(work)
+
+
+def check_alive(work: Path) -> None:
+    """Raise `EmulationError` where the guest, which says every 5 s that it lives, has not for a minute."""
+    with contextlib.suppress(FileNotFoundError):
+        silent_s = time.time() - (work / "control/alive").stat().st_mtime
+        if silent_s > STANDS_STILL_S:
+            message = f"the guest stands still; the console's last words:\n{_console(work)}"
+            raise EmulationError(message)
 
 
 def read_status(work: Path) -> int:

@@ -111,9 +111,14 @@ def test_an_agent_without_cgroups_of_its_own_starts_nothing(
         find_target(document | changes, "db/main")
 
 
-def test_a_pod_on_whose_cpus_others_may_still_run_is_not_begun_with(document: Json) -> None:
-    with pytest.raises(EnvironmentProblem, match=r"default/db do not say yet .* numalet status"):
-        find_target(document | {"unenforced": ["default/db"]}, "db/main")
+def test_a_pod_whose_cgroup_the_agent_has_not_made_is_not_begun_with(
+    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Others may run on its CPUs, and systemd would make the slice without a word."""
+    monkeypatch.setattr("agent.exec_cli.PATIENCE_S", 0.0)
+    scope = replace(target, cgroup=tmp_path / "pod.slice/main.scope")
+    with pytest.raises(EnvironmentProblem, match=r"pod\.slice is not there: .* numalet status"):
+        start(scope, ["true"], by_systemd=True)
 
 
 def test_systemd_is_told_all_that_was_decided(document: Json) -> None:

@@ -1,12 +1,14 @@
 """The parts of the lab that need no guest."""
 
+import os
+import time
 from pathlib import Path
 
 import pytest
 
 from hack.lab import madt, packages
 from hack.lab.errors import EmulationError, LabError, UnavailableError
-from hack.lab.guest import read_status
+from hack.lab.guest import STANDS_STILL_S, check_alive, read_status
 from hack.lab.topology import TOPOLOGIES
 
 QEMU_S_OWN = bytes.fromhex(
@@ -59,3 +61,16 @@ def test_only_a_guest_that_emulation_failed_is_tried_again(
         read_status(tmp_path)
 
     assert isinstance(failed.value, EmulationError) is is_tried_again
+
+
+def test_a_guest_that_no_longer_says_that_it_lives_is_tried_again(tmp_path: Path) -> None:
+    (tmp_path / "control").mkdir()
+    check_alive(tmp_path)  # it has not begun
+    alive = tmp_path / "control/alive"
+    alive.touch()
+    check_alive(tmp_path)
+    long_ago_s = time.time() - STANDS_STILL_S - 1
+    os.utime(alive, (long_ago_s, long_ago_s))
+
+    with pytest.raises(EmulationError, match="stands still"):
+        check_alive(tmp_path)

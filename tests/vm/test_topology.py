@@ -1,12 +1,13 @@
 """What `numalet topology` shows in a guest is what QEMU was told to make, and a pod has its place there."""
 
+import json
 from concurrent.futures import Future
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from agent.core.cpuset import CPUSet
+from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.topology import Core
 from agent.node.sysfs import read_topology
 from agent.simulation.description import parse_description
@@ -21,6 +22,9 @@ pytestmark = pytest.mark.vm
 MIB = 1 << 20
 CGROUPS = "/sys/fs/cgroup/numalet.slice/kubepods"
 SHOW = "set -e\nnumalet topology -o json"
+CHECK_UP = """
+numalet doctor -o json >%s/doctor.json
+"""
 PLACED = ("4n", "memory-only")
 STARTED = (*PLACED, "memory-less")
 """Those in which no other story is told."""
@@ -100,7 +104,7 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]
         (folder / "config.yaml").write_text(CONFIG)
         (folder / "pods").mkdir()
         (folder / "pods/db.yaml").write_text(POD)
-        guest, command = TOPOLOGIES[name], SHOW
+        guest, command = TOPOLOGIES[name], SHOW + CHECK_UP % folder
         if name in STARTED:
             command += START % folder
         if name in PLACED:
@@ -128,6 +132,23 @@ def test_numalet_shows_the_machine_that_qemu_was_told_to_make(
     for node, told in zip(shown.nodes, guest.nodes, strict=True):
         told_bytes = told.memory_mib * MIB
         assert told_bytes * (1 - KERNEL_KEEPS) <= node.memory_bytes <= told_bytes
+
+
+@pytest.mark.parametrize("name", TOPOLOGIES)
+def test_the_doctor_has_seen_the_same_machine_and_that_it_is_ready(
+    name: str, visits: dict[str, Future[Visit]]
+) -> None:
+    visit = visits[name].result()
+    visit.outcome.succeeded()
+    said = json.loads((visit.folder / "doctor.json").read_text())
+    nodes = NodeSet(range(len(visit.guest.nodes)))
+    cpus = CPUSet(range(len(visit.guest.by_number())))
+
+    (topology,) = (finding for finding in said["findings"] if finding["check"] == "topology")
+
+    assert said["ready"]
+    assert topology["level"] == "ok"
+    assert topology["what"] == f"CPUs {cpus} are online, NUMA nodes {nodes}"
 
 
 @pytest.mark.parametrize("name", PLACED)
