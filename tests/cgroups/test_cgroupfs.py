@@ -264,8 +264,8 @@ def test_a_plain_folder_fails_the_check_with_this_machines_mounts(tmp_path: Path
 
 @pytest.mark.realcgroup
 def test_a_real_hierarchy_passes_the_check_and_a_part_of_it_does_not() -> None:
-    CgroupFs(Path("/sys/fs/cgroup")).check()
     with real() as rig:
+        CgroupFs(Path("/sys/fs/cgroup")).check()
         assert isinstance(rig.cgroups, CgroupFs)
         with pytest.raises(EnvironmentProblem, match="inside the host's hierarchy"):
             rig.cgroups.check()
