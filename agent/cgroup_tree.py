@@ -7,10 +7,13 @@ from agent.core.cgroups import EVENTS_FILE, CgroupPath, Seen, says_populated
 from agent.core.claims import has_annotated_budget
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.desired import PodCgroups
-from agent.core.plan import CPUS_FILE, MEMS_FILE
+from agent.core.plan import CPU_MAX_FILE, CPUS_FILE, MEMORY_MAX_FILE, MEMS_FILE
 from agent.core.pods import Pod, PodUID, QosClass, qos_class
 from agent.errors import CgroupError
 from agent.ports import GONE, Cgroups
+
+_ONE_OF_EACH = (CPUS_FILE, CPU_MAX_FILE, MEMORY_MAX_FILE)
+"""A file of each controller that a cgroup needs."""
 
 
 class Layout(Protocol):
@@ -99,7 +102,9 @@ class CgroupTree:
     def make_missing(
         self, pods: Iterable[PodCgroups], stopping: Callable[[], bool] = lambda: False
     ) -> list[str]:
-        """Make cgroups that are not there, or that somebody took the cpuset controller from.
+        """Make cgroups that are not there, or that somebody took a controller from.
+
+        systemd takes them from a slice with its last scope, cpuset or memory alone, too.
 
         Returns a sentence for each that could not be made; ends early once ``stopping`` says so.
         """
@@ -108,7 +113,7 @@ class CgroupTree:
             if stopping():
                 break
             try:
-                if self._cgroups.read(path, CPUS_FILE) is GONE:
+                if any(self._cgroups.read(path, file) is GONE for file in _ONE_OF_EACH):
                     self._cgroups.make(path)
             except CgroupError as error:
                 problems.append(str(error))
@@ -140,7 +145,7 @@ class CgroupTree:
             mems={name: one for name, one in mems.items() if one},
         )
 
-    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:  # noqa: ARG002
+    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:  # noqa: ARG002 - of runtimes
         """Return names of a pod's containers by their IDs, as their CPUs tell; raises `CgroupError`.
 
         Where the agent makes the cgroups, their own names do.

@@ -38,7 +38,7 @@ def release(state: StateOption = None, config: ConfigOption = None) -> None:
         lock.release()
     damaged = folder / DAMAGED_FILE
     if damaged.exists():
-        print(f"{damaged} could not be used: what it has is not given back")  # noqa: T201
+        print(f"{damaged} could not be used: what it has is not given back")  # noqa: T201 - as above
     for sentence in given.notes:
         print(sentence)  # noqa: T201
     print(f"{len(given.done)} values given back")  # noqa: T201

@@ -49,6 +49,25 @@ def test_what_systemd_resets_is_drift_and_repaired(world: World) -> None:
     assert (world.text(MAIN, "cpu.weight"), world.text(MAIN, "memory.max")) == ("79", str(1 << 30))
 
 
+@pytest.mark.parametrize("controller", ["cpu", "memory", "cpuset"])
+@pytest.mark.parametrize("runs", [True, False])
+def test_a_controller_that_systemd_takes_away_with_the_last_scope_is_enabled_again(
+    world: World, controller: str, *, runs: bool
+) -> None:
+    world.listed(A)
+    if runs:
+        world.kernel.add_task(MAIN)
+    files = ("cpuset.cpus", "cpu.max", "cpu.weight", "memory.max")
+    before = {file: world.text(MAIN, file) for file in files}
+    world.kernel.foreign_write(POD, "cgroup.subtree_control", f"-{controller}")
+
+    snapshot = world.handle(Tick())
+
+    assert {file: world.text(MAIN, file) for file in files} == before
+    assert (snapshot.problems, snapshot.unenforced) == ((), frozenset())
+    assert snapshot.drift["foreign_write"] >= 1
+
+
 def test_a_limit_that_less_than_is_charged_waits_until_it_fits(world: World) -> None:
     world.listed(limited(512 * MIB))
     pid = world.kernel.use_memory(B_MAIN, 300 * MIB)
