@@ -72,7 +72,8 @@ class Hardware:
         try:
             return self._resolve(topology)
         except NumaletError as error:
-            self._misfit = (f"{after} no longer fits: {error}; what of it still can goes on",)
+            cure = "bring the CPUs back, or change the configuration and restart numalet"
+            self._misfit = (f"{after} no longer fits: {error}; nobody gets what has gone; {cure}",)
             return on_machine(rules, topology)
 
     def _unheard(self, rules: Rules) -> str:

@@ -8,7 +8,7 @@ from agent.errors import EnvironmentProblem, LockedError
 from agent.giving_back import release as release_all
 from agent.node.cgroup_layout import SINGLE_HOST_SLICE
 from agent.node.cgroupfs import CGROUPS, CgroupFs
-from agent.node.journal import DAMAGED_FILE, Journal
+from agent.node.journal import Journal
 from agent.node.procfs import boot_id
 from agent.node.state_folder import StateFolderLock
 
@@ -36,10 +36,7 @@ def release(state: StateOption = None, config: ConfigOption = None) -> None:
         given = release_all(cgroups, journal, SINGLE_HOST_SLICE)
     finally:
         lock.release()
-    damaged = folder / DAMAGED_FILE
-    if damaged.exists():
-        print(f"{damaged} could not be used: what it has is not given back")  # noqa: T201 - as above
-    for sentence in given.notes:
+    for sentence in (*journal.lost(), *given.notes):
         print(sentence)  # noqa: T201
     print(f"{len(given.done)} values given back")  # noqa: T201
     if given.problems:

@@ -67,6 +67,12 @@ class Journal:
         """All that was overwritten and not given back."""
         return tuple(self._entries.values())
 
+    def lost(self) -> tuple[str, ...]:
+        """Return a sentence where a journal was set aside, by this agent or one before it."""
+        damaged = self._path.with_name(DAMAGED_FILE)
+        what = "could not be used: the values in it are not given back; the next boot undoes them"
+        return (f"{damaged} {what}",) if damaged.exists() else ()
+
     def note(self, entries: Iterable[Overwritten]) -> None:
         """Remember values about to be overwritten; those known of the same cgroup stay.
 

@@ -90,6 +90,8 @@ def test_a_journal_that_cannot_be_used_is_set_aside_and_told(tmp_path: Path, tex
     broken = Journal(tmp_path, boot_id="boot", disk=UnsyncedDisk())
     assert broken.load().endswith(f"set aside as {DAMAGED_FILE}")
     assert (tmp_path / DAMAGED_FILE).read_text() == text
+    (sentence,) = journal(tmp_path).lost()  # the next one knows, too
+    assert sentence.startswith(f"{tmp_path / DAMAGED_FILE} could not be used")
     assert broken.entries == ()
     broken.note([entry("0-7")])
     assert journal(tmp_path).entries == (entry("0-7"),)

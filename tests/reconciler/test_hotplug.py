@@ -114,7 +114,7 @@ def test_where_the_configuration_no_longer_fits_that_is_told_and_nobody_gets_wha
     (problem,) = snapshot.problems
     assert problem == (
         "after cpu offline the machine no longer fits: reservedSystemCPUs: CPU 0 is offline;"
-        " what of it still can goes on"
+        " nobody gets what has gone; bring the CPUs back, or change the configuration and restart numalet"
     )
     assert held(snapshot) == {"a": "1-2", "one": "3", "pool": "4-6"}
     shared = world.effective(BEST_EFFORT / "pods" / "c0")
