@@ -179,7 +179,7 @@ class CgroupFs:
 
         A `Path` costs more than the reading of a file, and keeps every name that ever was in memory.
         """
-        return f"{self.root}/{path.relative}/{file}".rstrip("/")
+        return f"{self.root}/{path.relative}".rstrip("/") + f"/{file}".rstrip("/")
 
     def _mkdir(self, path: CgroupPath) -> None:
         target = self._place(path)

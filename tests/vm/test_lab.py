@@ -7,6 +7,7 @@ import pytest
 from hack.lab.errors import LabError
 from hack.lab.guest import BOOT_TRIES, PROJECT, Job, run
 from hack.lab.topology import TOPOLOGIES
+from tests.shown import shown
 
 pytestmark = [pytest.mark.vm, pytest.mark.usefixtures("lab")]
 
@@ -41,10 +42,11 @@ def test_a_guest_that_dies_ends_with_status_125_and_its_last_words() -> None:
     assert "farewell" in done.stderr
 
 
-def test_systemd_is_process_1_where_asked_for() -> None:
-    done = vm("--systemd", "--", "cat", "/proc/1/comm")
+def test_the_kernel_grants_the_pod_of_the_readme_what_the_readme_shows() -> None:
+    done = vm("--topology", "sample", "--systemd", "--", "hack/tour")
 
-    assert (done.returncode, done.stdout) == (0, "systemd\n")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == shown("# hack/vm --topology sample --systemd -- hack/tour")
 
 
 def test_a_boot_that_hangs_is_tried_again_but_not_for_ever(
