@@ -59,11 +59,14 @@ class Enforcement:
         remembered: Remembered,
         released: Collection[PodUID],
         changed: Collection[CgroupPath] | None = None,
+        *,
+        names_may_be_missing: bool = False,
     ) -> Enforced:
         """Enforce what is remembered, without pods that were ``released`` since.
 
         Of cgroups that say already what they should only the ``changed`` ones are looked at, and what
-        is directly below them; None means all.
+        is directly below them; None means all.  Where ``names_may_be_missing``, memory and quota of
+        containers without a name stay as they are: they may be those of one that has its own.
         """
         self.tree.refresh(changed)
         try:
@@ -83,6 +86,7 @@ class Enforcement:
             of_pods=self.of_pods,
         )
         values = values if self.possible is None else within(self.possible, values)
+        values |= _nameless(pods, values) if names_may_be_missing else {}
         self._watch(pods, values, anew=changed is None)
         self.confinement.begin(_kinds(pods, values), looked_at_all=changed is None)
         problems += self._give_back(values)
@@ -149,6 +153,14 @@ class Enforcement:
 def memory_nodes(rules: Rules) -> NodeSet | None:
     """Return the nodes that who is bound to none may use; None where memory is not managed."""
     return rules.topology.memory_nodes if rules.manages_memory else None
+
+
+def _nameless(
+    pods: Iterable[PodCgroups], values: Mapping[CgroupPath, CgroupValues]
+) -> dict[CgroupPath, CgroupValues]:
+    """Return the values of containers whose name is not known, for the CPUs alone."""
+    leaves = (leaf for cgroups in pods for leaf, name in cgroups.leaves.items() if name is None)
+    return {leaf: replace(values[leaf], keeps_rest=True) for leaf in leaves}
 
 
 def _kinds(

@@ -11,6 +11,7 @@ instruction, and the agent repairs the slices above.
 import os
 import shutil
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, NoReturn
@@ -44,6 +45,11 @@ class Target:
     cpu_weight: int
     memory_max: str
 
+    @property
+    def pod(self) -> str:
+        """Its pod's namespace and name."""
+        return self.name.rpartition("/")[0]
+
 
 def exec_(
     container: Annotated[str, typer.Argument(metavar="[NAMESPACE/]POD/CONTAINER")],
@@ -57,8 +63,31 @@ def exec_(
     """
     if os.geteuid() != 0:
         raise EnvironmentProblem("only root can start programs in cgroups: run this as root")
-    document = ask(socket or load(config).status_socket)
-    start(find_target(document, container), command, by_systemd=systemd_runs())
+    where = socket or load(config).status_socket
+    start(confined(lambda: ask(where), container), command, by_systemd=systemd_runs())
+
+
+def confined(read: Callable[[], Json], name: str) -> Target:
+    """Return where a program of a container belongs, once the agent has confined the pod.
+
+    Before that others may run on its CPUs.  systemd takes a pod's cgroup away with the last program in
+    it; the agent makes it again soon, and then only its next status says whether it is confined.
+    Raises what `find_target` does, and `EnvironmentProblem` where it takes too long.
+    """
+    until_s, was_missing_at = time.monotonic() + PATIENCE_S, None
+    while True:
+        document = read()
+        target = find_target(document, name)
+        if not target.cgroup.parent.is_dir():
+            was_missing_at = document["takenAt"]
+        elif document["takenAt"] != was_missing_at and target.pod not in document["unenforced"]:
+            return target
+        if time.monotonic() > until_s:
+            raise EnvironmentProblem(
+                f"{target.cgroup.parent} is not confined yet: others may run on the CPUs of the pod",
+                cure="numalet status says what is in the way; try again after that",
+            )
+        time.sleep(_POLL_S)
 
 
 def find_target(document: Json, name: str) -> Target:
@@ -118,7 +147,6 @@ def start(target: Target, command: list[str], *, by_systemd: bool) -> NoReturn:
         raise InputError(f"{command[0]}: there is no such program")
     if by_systemd and target.cgroup.name.endswith(_SCOPE):
         _check_unused(target)
-        _check_made(target.cgroup.parent)
         command = scope_command(target, command)
     else:
         _join(target)
@@ -151,21 +179,6 @@ def scope_command(target: Target, command: list[str]) -> list[str]:
         "--",
         *command,
     ]
-
-
-def _check_made(pod: Path) -> None:
-    """Make sure that the agent has made the pod's cgroup: before that others may run on its CPUs.
-
-    systemd takes it away with the last program in it; the agent makes it again soon.
-    """
-    until_s = time.monotonic() + PATIENCE_S
-    while not pod.is_dir():
-        if time.monotonic() > until_s:
-            raise EnvironmentProblem(
-                f"{pod} is not there: numalet has not made it, and others may run on the CPUs of the pod",
-                cure="numalet status says what is in the way; try again after that",
-            )
-        time.sleep(_POLL_S)
 
 
 def _check_unused(target: Target) -> None:

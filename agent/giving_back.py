@@ -8,7 +8,7 @@ from agent.core.cgroups import EVENTS_FILE, CgroupPath, says_populated
 from agent.core.overwritten import Overwritten, in_order
 from agent.core.plan import CPU_MAX_FILE
 from agent.errors import CgroupError
-from agent.node.cgroup_layout import is_own_container
+from agent.node.cgroup_layout import SINGLE_HOST_SLICE, is_own_container
 from agent.ports import GONE, Cgroups, Journal
 
 
@@ -61,10 +61,9 @@ def _has_left(path: CgroupPath, left: Iterable[CgroupPath]) -> bool:
 
 
 def _is_newer(entry: Overwritten, now: str) -> bool:
-    """Tell whether somebody has set another quota since: the agent only ever lifts what he sets."""
-    return entry.file == CPU_MAX_FILE and not any(
-        value.startswith("max") for value in (entry.value, now)
-    )
+    """Tell whether a kubelet has set another quota since: the agent only ever lifts what he sets."""
+    is_kubelets = entry.file == CPU_MAX_FILE and not entry.path.is_below(SINGLE_HOST_SLICE)
+    return is_kubelets and not any(value.startswith("max") for value in (entry.value, now))
 
 
 def _write(cgroups: Cgroups, entry: Overwritten) -> list[str]:

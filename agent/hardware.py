@@ -39,6 +39,8 @@ class Hardware:
         self._due = "the start"
         self._unreadable: tuple[str, ...] = ()
         self._misfit: tuple[str, ...] = ()
+        self._fitted: Rules | None = None
+        """Those of the last machine that the configuration fitted, where it does not now."""
 
     @property
     def problems(self) -> tuple[str, ...]:
@@ -68,13 +70,15 @@ class Hardware:
             log.warning("hardware_changed", what=cause)
         if not is_changed:
             return rules
-        self._misfit = ()
+        fitted = self._fitted or rules
+        self._misfit, self._fitted = (), None
         try:
             return self._resolve(topology)
         except NumaletError as error:
             cure = "bring the CPUs back, or change the configuration and restart numalet"
             self._misfit = (f"{after} no longer fits: {error}; nobody gets what has gone; {cure}",)
-            return on_machine(rules, topology)
+            self._fitted = fitted
+            return on_machine(fitted, topology)
 
     def _unheard(self, rules: Rules) -> str:
         """Say which CPUs came or went, though no event told of it."""

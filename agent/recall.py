@@ -10,7 +10,8 @@ from agent.core.admission import without
 from agent.core.adoption import Adopted, adopt, adopt_running, is_bare_hold
 from agent.core.cgroups import Seen
 from agent.core.cpuset import CPUSet
-from agent.core.desired import PodCgroups
+from agent.core.demand import Demand
+from agent.core.desired import PodCgroups, container_cpus
 from agent.core.pods import Pod, PodUID
 from agent.core.restore import fits, rebuild
 from agent.core.startup import Rules
@@ -75,18 +76,20 @@ def take_over(
 
 
 def told_by_slices(
-    tree: CgroupTree, state: NodeState, pods: Mapping[PodUID, Pod]
+    rules: Rules, tree: CgroupTree, state: NodeState, pods: Mapping[PodUID, Pod]
 ) -> dict[PodUID, Pod]:
     """Return pods with the containers that can be told by what their cgroups say of exclusive CPUs.
 
     It is for the time before a list: without bundles only a pod's status has the names, which is not
-    remembered, and one without a name would lose its CPUs until the API server answers.
+    remembered, and one without a name would lose its CPUs until the API server answers.  CPUs that one
+    without a name has in any case tell nobody: the sandbox is on them, too.
     """
     told = {}
     for uid, pod in pods.items():
         cpus = state.pods.get(uid, PodEntry()).cpus
         # An app container may go on with the CPUs of an init container: the later name counts.
         names = {cpus[c.name]: c.name for c in pod.containers if c.name in cpus}
+        names.pop(container_cpus(Demand(rules, pod), state, None), None)
         try:
             ids = tree.ids_by_cpus(pod, names) if names else {}
         except (CgroupError, ValueError) as error:

@@ -266,7 +266,7 @@ class Reconciler:
         problems += self._node.hardware.problems if self._node.hardware else ()
         if not (self._listed or self._recalled):
             self._adopt(self._pods)
-            self._pods |= told_by_slices(self._tree, self._state, self._pods)
+            self._pods |= told_by_slices(self._node.rules, self._tree, self._state, self._pods)
         self._release_departed(problems)
         self._look_at_runtimes(problems)
         for pod, _ in tuple(self._conditions.complaints.values()):
@@ -343,7 +343,9 @@ class Reconciler:
     def _enforce(self, problems: list[str]) -> frozenset[str]:
         """Make the cgroups say so; returns problems in spite of which the agent is ready."""
         changed = None if self._look_at_all else frozenset(self._changed)
-        done = self._enforcement.apply(self._durable, self._released, changed)
+        done = self._enforcement.apply(
+            self._durable, self._released, changed, names_may_be_missing=not self._listed
+        )
         self._writes.update(done.writes)
         self._enforced = done.enforced
         self._drift.update(cause for cause, _ in done.drift)

@@ -5,7 +5,13 @@ from dataclasses import dataclass, replace
 from agent.core.cgroups import CpuMax
 from agent.core.cpuset import CPUSet, NodeSet
 from agent.core.demand import Demand
-from agent.core.desired import container_mems, container_quota, node_shared, pod_quota
+from agent.core.desired import (
+    container_cpus,
+    container_mems,
+    container_quota,
+    node_shared,
+    pod_quota,
+)
 from agent.core.device_hints import device_nodes
 from agent.core.entitlement import why_unsupported
 from agent.core.isolation import Isolation, isolation
@@ -85,15 +91,20 @@ def _container_verdict(
     demand: Demand, state: NodeState, entry: PodEntry, container: Container, rejected: str
 ) -> ContainerVerdict:
     level = isolation(demand, entry, container)
-    cpus = entry.cpus.get(container.name) or node_shared(demand.rules, state)
+    own, online = entry.cpus.get(container.name), demand.rules.topology.cpus
+    cpus = (
+        container_cpus(demand, state, container.name) if own else node_shared(demand.rules, state)
+    )
+    cpus &= online
     return ContainerVerdict(
         name=container.name,
         kind=container.kind,
         verdict=level,
         reason=why_unsupported(demand.pod)
         if level is Isolation.UNSUPPORTED_RUNTIME
-        else _reason(demand, container, level, len(cpus), rejected)
-        + _beside_devices(demand, container, level, cpus),
+        else _reason(demand, container, level, len(own or ()), rejected)
+        + _beside_devices(demand, container, level, cpus)
+        + _offline(own or online, online),
         cpus=cpus,
         mems=container_mems(entry, container.name) or NodeSet(),
         cpu_max=container_quota(demand, entry, container),
@@ -135,6 +146,14 @@ def _beside_devices(demand: Demand, container: Container, level: Isolation, cpus
     if rules.topology.nodes_of(cpus) <= nodes:
         return f"; beside its {where}"
     return f"; not all beside its {where}, where too little was free"
+
+
+def _offline(own: CPUSet, online: CPUSet) -> str:
+    """Say which of a container's own CPUs have gone, and on what it runs then; nothing if none has."""
+    if own <= online:
+        return ""
+    others = "" if own & online else ", and it runs on shared ones until they are back"
+    return f"; it has CPUs {own} to itself, of which {own - online} are offline{others}"
 
 
 def _why_pod_shares(demand: Demand) -> str | None:

@@ -163,7 +163,10 @@ class Rules:
 
 
 def on_machine(rules: Rules, topology: NodeTopology) -> Rules:
-    """Return what of these rules can hold on a machine on which the kubelet would refuse to start."""
+    """Return what of these rules can hold on a machine on which the kubelet would refuse to start.
+
+    ``rules`` are those of a machine that the configuration fitted: all that is reserved is known there.
+    """
     topology = kubelet_view(topology)
     return replace(rules, topology=topology, reserved=rules.reserved & topology.cpus)
 

@@ -22,7 +22,6 @@ from agent.node.cgroup_layout import SINGLE_HOST_SLICE
 from agent.node.durable import Disk, replace_file
 
 JOURNAL_FILE = "journal.json"
-DAMAGED_FILE = "journal.json.damaged"
 
 
 class _File(BaseModel):
@@ -68,8 +67,8 @@ class Journal:
         return tuple(self._entries.values())
 
     def lost(self) -> tuple[str, ...]:
-        """Return a sentence where a journal was set aside, by this agent or one before it."""
-        damaged = self._path.with_name(DAMAGED_FILE)
+        """Return a sentence where a journal of this boot was set aside, by whatever agent."""
+        damaged = self._damaged
         what = "could not be used: the values in it are not given back; the next boot undoes them"
         return (f"{damaged} {what}",) if damaged.exists() else ()
 
@@ -110,7 +109,12 @@ class Journal:
         first = str(problem).splitlines()[0]
         text = f"{self._path} cannot be used ({first}): values overwritten earlier are unknown"
         try:
-            self._disk.rename(self._path, self._path.with_name(DAMAGED_FILE))
+            self._disk.rename(self._path, self._damaged)
         except OSError as error:
             return f"{text}, and it cannot be set aside: {error.strerror}"
-        return f"{text}; set aside as {DAMAGED_FILE}"
+        return f"{text}; set aside as {self._damaged.name}"
+
+    @property
+    def _damaged(self) -> Path:
+        """Where what cannot be used in this boot is kept."""
+        return self._path.with_name(f"{JOURNAL_FILE}.damaged-{self._boot_id}")

@@ -180,20 +180,24 @@ def event_object(event: PodEvent, node_name: str) -> dict[str, object]:
 
 
 class ShortageEvents:
-    """A teller of NUMA nodes short of memory: once for each set of them, while they are."""
+    """A teller of NUMA nodes short of memory: for each set of them once an hour, while they are.
+
+    Events are kept that long; a name for each hour bounds them, however often an agent starts.
+    """
 
     def __init__(self, node_name: str) -> None:
         self._node_name = node_name
-        self._told: frozenset[str] = frozenset()
+        self._told: frozenset[tuple[str, int]] = frozenset()
 
     def look(self, snapshot: Snapshot, now_s: float) -> list[Message]:  # noqa: ARG002 - Teller
-        """Return a Warning on the Node for each shortage that is new."""
-        shortages, told = snapshot.memory.shortages, self._told
-        self._told = frozenset(shortages)
+        """Return a Warning on the Node for each shortage that is new, or was told an hour ago."""
+        shortages, told, at_s = snapshot.memory.shortages, self._told, snapshot.taken_at_s
+        hour = int(at_s // KEPT_S)
+        self._told = frozenset((nodes, hour) for nodes in shortages)
         return [
-            node_warning(MEMORY_SHORT, nodes, sentence, snapshot.taken_at_s, self._node_name)
+            node_warning(MEMORY_SHORT, f"{nodes}/{hour}", sentence, at_s, self._node_name)
             for nodes, sentence in shortages.items()
-            if nodes not in told
+            if (nodes, hour) not in told
         ]
 
 

@@ -14,7 +14,7 @@ from agent.cgroup_tree import CgroupTree
 from agent.core.cgroups import CgroupPath
 from agent.core.pods import Container
 from agent.errors import EnvironmentProblem, InputError
-from agent.exec_cli import Target, find_target, scope_command, start
+from agent.exec_cli import Target, confined, find_target, scope_command, start
 from agent.node.cgroup_layout import single_host_layout
 from agent.report.status import StatusServer, status_document
 from agent.simulation.kernel import SimulatedKernel
@@ -111,14 +111,38 @@ def test_an_agent_without_cgroups_of_its_own_starts_nothing(
         find_target(document | changes, "db/main")
 
 
-def test_a_pod_whose_cgroup_the_agent_has_not_made_is_not_begun_with(
-    target: Target, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("unenforced", [[], ["default/db"]])
+def test_nothing_begins_in_a_pod_whose_cgroup_is_not_there_or_not_confined(
+    document: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, unenforced: list[str]
 ) -> None:
     """Others may run on its CPUs, and systemd would make the slice without a word."""
     monkeypatch.setattr("agent.exec_cli.PATIENCE_S", 0.0)
-    scope = replace(target, cgroup=tmp_path / "pod.slice/main.scope")
-    with pytest.raises(EnvironmentProblem, match=r"pod\.slice is not there: .* numalet status"):
-        start(scope, ["true"], by_systemd=True)
+    if unenforced:
+        (tmp_path / POD_SLICE[1:]).mkdir(parents=True)
+    now = document | {"cgroupRoot": str(tmp_path), "unenforced": unenforced}
+    with pytest.raises(
+        EnvironmentProblem, match=r"db\.slice is not confined yet: .* numalet status"
+    ):
+        confined(lambda: now, "db/main")
+
+
+def test_a_program_begins_once_a_later_status_says_that_its_pod_is_confined(
+    document: Json, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The first status is from before the cgroup was made again: it is not narrowed yet."""
+    monkeypatch.setattr("agent.exec_cli._POLL_S", 0.0)
+    place = tmp_path / POD_SLICE[1:]
+    asked: list[int] = []
+
+    def read() -> Json:
+        asked.append(len(asked))
+        if len(asked) == len(["missing", "made"]):
+            place.mkdir(parents=True)
+        at = 1.0 if len(asked) < len(["missing", "made", "narrowed"]) else 2.0
+        return document | {"cgroupRoot": str(tmp_path), "unenforced": [], "takenAt": at}
+
+    assert confined(read, "db/main").cgroup.parent == place
+    assert len(asked) == len(["missing", "made", "narrowed"])
 
 
 def test_systemd_is_told_all_that_was_decided(document: Json) -> None:

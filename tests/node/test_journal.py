@@ -9,7 +9,7 @@ import pytest
 from agent.core.cgroups import CgroupPath
 from agent.core.overwritten import Overwritten
 from agent.errors import StateFileError
-from agent.node.journal import DAMAGED_FILE, JOURNAL_FILE, Journal
+from agent.node.journal import JOURNAL_FILE, Journal
 from tests.node.fragile_disks import RefusingDisk, UnsyncedDisk
 
 POD = CgroupPath("kubepods/poda")
@@ -88,10 +88,12 @@ def test_what_was_given_back_is_forgotten(tmp_path: Path) -> None:
 def test_a_journal_that_cannot_be_used_is_set_aside_and_told(tmp_path: Path, text: str) -> None:
     (tmp_path / JOURNAL_FILE).write_text(text)
     broken = Journal(tmp_path, boot_id="boot", disk=UnsyncedDisk())
-    assert broken.load().endswith(f"set aside as {DAMAGED_FILE}")
-    assert (tmp_path / DAMAGED_FILE).read_text() == text
+    aside = tmp_path / f"{JOURNAL_FILE}.damaged-boot"
+    assert broken.load().endswith(f"set aside as {aside.name}")
+    assert aside.read_text() == text
     (sentence,) = journal(tmp_path).lost()  # the next one knows, too
-    assert sentence.startswith(f"{tmp_path / DAMAGED_FILE} could not be used")
+    assert sentence.startswith(f"{aside} could not be used")
+    assert Journal(tmp_path, boot_id="another").lost() == ()  # which has undone all
     assert broken.entries == ()
     broken.note([entry("0-7")])
     assert journal(tmp_path).entries == (entry("0-7"),)

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 from agent.core.cpuset import CPUSet
+from agent.core.explain import explain
+from agent.core.pods import Pod
 from agent.ports import HardwareChanged, Snapshot
 from tests.reconciler.rig import (
     BEST_EFFORT,
@@ -40,6 +42,12 @@ def held(snapshot: Snapshot) -> dict[str, str]:
     return {uid: str(entry.held) for uid, entry in snapshot.state.pods.items()}
 
 
+def told(snapshot: Snapshot, pod: Pod) -> tuple[str, str]:
+    """Return where people are told that a pod's only container runs, and why."""
+    (container,) = explain(snapshot.rules, snapshot.state, pod).containers
+    return str(container.cpus), container.reason
+
+
 def online(world: World, cpus: str) -> Snapshot:
     """Let exactly these CPUs be online, and the agent hear of it."""
     there = CPUSet.parse(cpus)
@@ -56,6 +64,11 @@ def test_of_a_slice_that_is_partly_offline_the_rest_is_used_and_nothing_is_writt
     snapshot = online(world, "0,2-15")
     assert world.effective(KUBEPODS / "poda" / "c0") == CPUSet([2])
     assert held(snapshot)["a"] == "1-2"
+    cpus, reason = told(snapshot, A)
+    assert (cpus, reason.rpartition("; ")[2]) == (
+        "2",
+        "it has CPUs 1-2 to itself, of which 1 are offline",
+    )
     assert world.kernel.writes == []
     assert snapshot.problems == ()
     assert snapshot.drift == {"cpu_offline": 1}
@@ -68,6 +81,9 @@ def test_a_container_without_any_cpu_left_runs_on_the_default_set_and_never_besi
     shared = world.effective(BEST_EFFORT / "pods" / "c0")
     assert world.effective(KUBEPODS / "podone" / "c0") == shared == CPUSet.parse("0,7-15")
     assert snapshot.problems == ()
+    cpus, reason = told(snapshot, ONE)
+    assert cpus == str(shared)
+    assert reason.endswith("of which 3 are offline, and it runs on shared ones until they are back")
 
 
 def test_a_member_of_a_pool_stays_in_the_pool(world: World) -> None:
@@ -123,6 +139,17 @@ def test_where_the_configuration_no_longer_fits_that_is_told_and_nobody_gets_wha
     assert held(snapshot)["new"] == "8-14"
     world.refuses = ""
     assert online(world, "0-15").problems == ()
+
+
+def test_a_reserved_cpu_that_comes_back_before_the_others_is_reserved_still(world: World) -> None:
+    world.rules = replace(world.rules, reserved=CPUSet([0, 7, 15]))
+    world.start()
+    world.listed(*PODS)
+    world.refuses = "reservedSystemCPUs: CPU 0 is offline"
+    assert str(online(world, "1-6,8-14").rules.reserved) == ""
+    assert str(online(world, "1-14").rules.reserved) == "7"
+    snapshot = world.listed(*PODS, exclusive_pod("new", 7))
+    assert held(snapshot)["new"] == "8-14"
 
 
 def test_a_cpu_that_has_gone_without_a_word_is_given_to_nobody(world: World) -> None:

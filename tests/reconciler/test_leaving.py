@@ -6,8 +6,9 @@ from pathlib import Path
 import pytest
 
 from agent.core.cgroups import CgroupPath
+from agent.core.overwritten import Overwritten
 from agent.core.pods import Container, Pod
-from agent.giving_back import release
+from agent.giving_back import give_back, release
 from agent.ports import CgroupsChanged, PodChanged, PodGone, Tick
 from tests.reconciler.rig import (
     BURSTABLE,
@@ -195,3 +196,19 @@ def test_what_a_running_program_made_in_its_container_is_left_alone(
     assert world.exists(container / "idle") is world.exists(container) is runs
     stays = [note for note in given.notes if "stays" in note]
     assert stays == ([f"{container} stays: something runs there"] if runs else [])
+
+
+def test_below_the_agents_own_slice_a_quota_comes_back_that_it_replaced_by_another(
+    world: KubeletWorld,
+) -> None:
+    """There all quotas are the agent's; that from before it is an administrator's."""
+    path = CgroupPath("numalet.slice/numalet-kubepods.slice/numalet-kubepods-poda.slice")
+    world.kernel.make(path)
+    identity = world.kernel.identity(path)
+    assert isinstance(identity, int)
+    theirs = Overwritten(path=path, identity=identity, file="cpu.max", value="50000 100000")
+    world.kernel.write(path, "cpu.max", "200000 100000")
+
+    assert give_back(world.kernel, [theirs]).done == (theirs,)
+
+    assert world.text(path, "cpu.max") == "50000 100000"

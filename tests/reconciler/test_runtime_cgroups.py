@@ -276,6 +276,33 @@ def test_without_bundles_a_restart_changes_nothing_though_the_api_server_is_away
     assert before == {path: (world.cpus(path), world.text(path, "cpu.max")) for path in before}
 
 
+def test_without_bundles_the_memory_of_a_container_without_cpus_of_its_own_stays_where_it_is(
+    world: KubeletWorld,
+) -> None:
+    """Nobody knows its name before the API server says it; nor is the sandbox taken for a container."""
+    amounts = {"db": 6000, "db2": 3000, "side": 1500}
+    containers = tuple(Container(name=n, resources=equal(milli, 1)) for n, milli in amounts.items())
+    mixed = replace(MIXED, app_containers=containers)
+    pod, alone = world.pod(KUBEPODS / "poda"), world.pod(KUBEPODS / "podone")
+    names = {world.container(pod, name, named=False): name for name in amounts}
+    single = {world.container(alone, name, named=False): name for name in ("c0", None)}
+    one = exclusive_pod("one", 1)
+    world.kernel.foreign_write(next(iter(single)), "cpu.max", "100000 100000")
+    pods = (
+        replace(mixed, container_ids={path.name: name for path, name in names.items()}),
+        replace(one, container_ids={path.name: name for path, name in single.items() if name}),
+    )
+    world.listed(*pods)
+    world.handle(Tick())
+    world.kernel.writes.clear()
+
+    world.start()
+    world.handle(Tick())
+    world.listed(*pods)
+
+    assert world.kernel.writes == []
+
+
 def test_while_a_resize_does_not_fit_all_else_of_the_pod_is_followed(world: KubeletWorld) -> None:
     world.listed(POOL)
     pool = world.pod(BURSTABLE / "podpool")

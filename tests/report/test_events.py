@@ -7,7 +7,13 @@ from agent.core.entitlement import NOT_SELECTED
 from agent.core.pods import Container, Pod, PodUID
 from agent.measures import MemoryReport
 from agent.ports import Rejection, Snapshot
-from agent.report.events import OTHER_CPU_MANAGER, PodEvents, ShortageEvents, node_warning
+from agent.report.events import (
+    KEPT_S,
+    OTHER_CPU_MANAGER,
+    PodEvents,
+    ShortageEvents,
+    node_warning,
+)
 from agent.report.placement import PLACEMENT
 from tests.reconciler.rig import equal, exclusive_pod, shared_pod
 
@@ -247,23 +253,25 @@ def test_another_cpu_manager_is_told_of_on_the_node_once_though_nothing_else_is(
     assert said == ("Warning", "OtherCPUManager", "koordlet runs", "1970-01-01T00:00:09Z")
 
 
-def test_nodes_that_run_short_of_memory_are_told_of_on_the_node_once_while_they_do() -> None:
+def test_nodes_short_of_memory_are_told_of_on_the_node_once_an_hour_while_they_are() -> None:
     def short(**nodes: str) -> Snapshot:
         memory = MemoryReport(shortages={name[1:]: text for name, text in nodes.items()})
         return replace(empty_snapshot(), memory=memory, taken_at_s=9.0)
 
     teller = ShortageEvents(NODE)
-    rounds = [short(), short(n0="0 has 1Mi"), short(n0="0 has 1Mi", n1="1 has 2Mi"), short()]
+    both = short(n0="0 has 1Mi", n1="1 has 2Mi")
+    hour_later = replace(both, taken_at_s=9.0 + KEPT_S)
+    rounds = [short(), short(n0="0 has 1Mi"), both, both, hour_later, hour_later, short()]
     asked = [teller.look(snapshot, 0.0) for snapshot in rounds]
     api = ApiModel()
     for message in (message for messages in asked for message in messages):
         message.say(api)
-    assert [len(messages) for messages in asked] == [0, 1, 1, 0]
+    assert [len(messages) for messages in asked] == [0, 1, 1, 0, 2, 0, 0]
     said = [
         (e["involvedObject"]["kind"], e["type"], e["reason"], e["message"])
         for e in api.events.values()
     ]
-    assert said == [
+    assert said == 2 * [  # the server has forgotten the first two by then
         ("Node", "Warning", "MemoryShort", "0 has 1Mi"),
         ("Node", "Warning", "MemoryShort", "1 has 2Mi"),
     ]

@@ -27,10 +27,11 @@ from .kubelet_host import HostedPod as Pod
 from .pod_api import PodApi
 from .tracing import begin_journal, copy_journal
 
-PODS = 60
+PODS = 90
 PODS_A_SECOND = 20
 """As far as the guest can: one that is emulated on a busy machine makes four or five."""
-LIFE_S = 12.0
+LIFE_S = 5.0
+"""Shorter than it takes until the last one comes: pods come while others go."""
 LONGEST_S = 150
 """Who takes longer is stuck: then it is told where."""
 KUBELET_S = 0.45
@@ -145,15 +146,17 @@ class Churn:
         for number, busy in self.alive.items():
             for leaf in busy.leaves:
                 if "populated 1" in (leaf / "cgroup.events").read_text():
+                    began = time.monotonic()
                     effective = (leaf / "cpuset.cpus.effective").read_text().strip()
-                    self.told.setdefault("effective", []).append((number, effective))
+                    look = (number, effective, began, time.monotonic())
+                    self.told.setdefault("effective", []).append(look)
 
     def run(self) -> None:
         """Let pods come at their rate, as far as this guest can keep up, and end them all."""
         began = time.monotonic()
         for number in range(1, PODS + 1):
             self.at(began + number / PODS_A_SECOND, lambda number=number: self.come(number))  # type: ignore[misc] # mypy knows no default of a lambda
-            self.at(began + number * LIFE_S / PODS, self.look)
+            self.at(began + number / PODS_A_SECOND, self.look)
         while self.due:
             when, _, what = heapq.heappop(self.due)
             time.sleep(max(0.0, when - time.monotonic()))

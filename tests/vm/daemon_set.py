@@ -30,6 +30,9 @@ KUBELET = Path("/var/lib/kubelet")
 UID = "11111111-2222-3333-4444-555555555555"
 POD = KUBEPODS / f"kubepods-pod{UID.replace('-', '_')}.slice"
 IDS = {name: digit * 64 for name, digit in (("main", "a"), ("sidecar", "b"), ("late", "c"))}
+QUOTAS = {"main": "200000 100000", "sidecar": "50000 100000"}
+POD_QUOTA = "300000 100000"
+"""What the kubelet and the runtime wrote: their limits."""
 FILES = ("cpuset.cpus", "cpuset.cpus.effective", "cpuset.mems", "cpu.max")
 STATES = {
     "cpu_manager_state": '{"policyName":"none","defaultCpuSet":"","checksum":1353318690}',
@@ -79,6 +82,7 @@ def make_node() -> None:
     for folder in (CGROUPS, KUBEPODS, BURSTABLE, KUBEPODS / "kubepods-besteffort.slice", POD):
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "cgroup.subtree_control").write_text("+cpuset +cpu +memory")
+    (POD / "cpu.max").write_text(POD_QUOTA)
     KUBELET.mkdir(parents=True)
     for name, text in STATES.items():
         (KUBELET / name).write_text(text)
@@ -97,6 +101,8 @@ def start_container(name: str) -> None:
     }
     (bundle / "config.json").write_text(json.dumps({"annotations": annotations}))
     scope.mkdir()
+    if name in QUOTAS:
+        (scope / "cpu.max").write_text(QUOTAS[name])
     subprocess.Popen(["sh", "-c", f"echo $$ >{scope}/cgroup.procs && exec sleep 10000"])
 
 

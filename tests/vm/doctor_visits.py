@@ -168,6 +168,8 @@ def with_other_mounts(visits: Visits) -> None:
     sh(f"umount {CGROUPS}; mount -t tmpfs none {CGROUPS}; cd {CGROUPS}; mkdir cpu unified")
     sh(f"mount -t cgroup -o cpu none {CGROUPS}/cpu; mount -t cgroup2 none {CGROUPS}/unified")
     visits.visit("hybrid")
+    sh(f"umount {CGROUPS}/unified; rmdir {CGROUPS}/unified")
+    visits.visit("v1")
 
 
 def in_systemd_guest(visits: Visits) -> None:

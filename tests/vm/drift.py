@@ -55,8 +55,15 @@ def rewrite(file: Path, value: str, log: Path) -> None:
 def tell(story: Story) -> None:
     pods = raw_pods()
     story.host.runtime = "runc"
-    for name in NAMES:
-        story.host.start(pods[name])
+    first, *others = (pods[name] for name in NAMES)
+    pod = story.host.admit(first)
+    story.told["without a scope"] = {
+        "status": story.wait_until_placed(),
+        "controllers": (pod.path / "cgroup.controllers").read_text().split(),
+    }
+    story.host.populate(pod)
+    for raw in others:
+        story.host.start(raw)
     story.observe("placed")
     database = story.pods["latency-critical-db"].containers["database"].leaf
     app = story.pods["guaranteed"].containers["app"].leaf

@@ -239,7 +239,10 @@ class KubeletHost:
 
     def start(self, raw: Raw) -> HostedPod:
         """Take a pod in and start all that belongs to it."""
-        pod = self.admit(raw)
+        return self.populate(self.admit(raw))
+
+    def populate(self, pod: HostedPod) -> HostedPod:
+        """Start all that belongs to a pod that was taken in."""
         pod.sandbox = secrets.token_hex(32)
         self._start(pod, pod.sandbox, None, SANDBOX)
         for container in pod.all_containers():

@@ -92,8 +92,15 @@ class Story:
         self.told[stage] = {
             "status": status,
             "at": time.monotonic(),
+            "classes": self.classes(),
             "pods": {name: self.look_at(pod) for name, pod in self.pods.items()},
         }
+
+    def classes(self) -> dict[str, str]:
+        """Return the CPUs that the kernel lets each class of pods use; an empty one may have no file."""
+        paths = {q: self.host.driver.pod_path(q, "any").parent for q in ("Burstable", "BestEffort")}
+        files = {qos: path / "cpuset.cpus.effective" for qos, path in paths.items()}
+        return {qos: file.read_text().strip() for qos, file in files.items() if file.exists()}
 
     def look_at(self, pod: HostedPod) -> dict[str, Any]:
         leaves = {name: container.leaf for name, container in pod.containers.items()}

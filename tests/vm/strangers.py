@@ -11,6 +11,7 @@ from .tracing import FileWrite, Traced, file_writes
 
 AGENT = "numalet"
 RESIDENT = 0
+RESERVED_CPU = 0
 FOR_EVER = float("inf")
 
 
@@ -29,7 +30,7 @@ class Told:
     """What is known of a churn."""
 
     pods: dict[int, dict[str, Any]]
-    effective: list[tuple[int, str]]
+    allowed: list[Span]
     journal: list[Traced]
     seconds: float
 
@@ -51,7 +52,8 @@ class Told:
     def owned(self) -> Iterator[Span]:
         """Yield what is somebody's own: from the agent's word in the kernel to the pod's end.
 
-        The whole pool of a pod-level pod is; of the others the CPUs of an exclusive container.
+        The whole pool of a pod-level pod is; of the others the CPUs of an exclusive container.  A pod
+        that is not known yet is on the default CPU set, which alone has the reserved CPU.
         """
         owners = {
             name: number
@@ -59,12 +61,9 @@ class Told:
             for name in ([f"pod{pod['uid']}"] if number == RESIDENT else pod.get("leaves", []))
             if pod["kind"] in ("resident", "exclusive")
         }
-        default_set = CPUSet()
         for write in self.writes:
             name = write.cgroup.rpartition("/")[2]
-            if name == "besteffort":
-                default_set = CPUSet.parse(write.value)
-            if name in owners and default_set.isdisjoint(CPUSet.parse(write.value)):
+            if name in owners and RESERVED_CPU not in CPUSet.parse(write.value):
                 pod = owners.pop(name)
                 yield Span(
                     pod=pod,

@@ -25,6 +25,7 @@ from tests.deploy.tools import (
 )
 from tests.sources.api_server import make_certificate
 
+from .daemon_set import POD_QUOTA, QUOTAS
 from .rig import in_guest, not_available
 
 pytestmark = pytest.mark.vm
@@ -120,6 +121,19 @@ def test_a_real_scope_is_given_exclusive_cpus_and_its_sidecar_the_rest(story: St
     assert (len(main), len(sidecar)) == (2, 1)
     assert main | sidecar == pool
     assert cpus(placed, "kubepods.slice/kubepods-besteffort.slice") == CPUS - pool
+
+
+def test_quotas_are_lifted_where_cpus_are_exclusive_and_are_the_runtime_s_elsewhere(
+    story: Story,
+) -> None:
+    before, placed = (
+        {path: one["cpu.max"] for path, one in values.items()}
+        for values in (story["before"], story["placed"]["values"])
+    )
+
+    assert [before[path] for path in (POD, MAIN, SIDECAR)] == [POD_QUOTA, *QUOTAS.values()]
+    assert [placed[path] for path in (POD, MAIN)] == ["max 100000"] * 2
+    assert placed[SIDECAR] == before[SIDECAR]
 
 
 def test_a_roll_out_waits_takes_over_and_changes_no_file(story: Story) -> None:

@@ -129,6 +129,7 @@ def test_an_old_kernel_and_a_machine_that_cannot_be_read_are_problems(bare: Visi
         ("own namespace", "cgroup-root", "is a cgroup inside the host's hierarchy"),
         ("own namespace", "controllers", "lacks the controllers cpuset, cpu, memory"),
         ("hybrid", "cgroup-v2", "is hybrid: cgroup v1 has the controllers"),
+        ("v1", "cgroup-v2", "is cgroup v1, which numalet does not use"),
     ],
 )
 def test_a_hierarchy_that_numalet_cannot_use_is_called_by_its_name(
@@ -148,6 +149,8 @@ def test_a_hierarchy_that_numalet_cannot_use_is_called_by_its_name(
         ("read-only", "/sys/fs/cgroup is mounted read-only; run numalet on the host, or mount"),
         ("own namespace", "be kept off any CPU; mount the host's /sys/fs/cgroup and name it with"),
         ("hybrid", "is hybrid: cgroup v1 has the controllers"),
+        ("hybrid", "boot with systemd.unified_cgroup_hierarchy=1"),
+        ("v1", "which numalet does not use; boot with systemd.unified_cgroup_hierarchy=1"),
     ],
 )
 @pytest.mark.parametrize("command", ["run", "release"])

@@ -61,6 +61,9 @@ def writes_of(life: Told, what: str, *, by_agent: bool) -> list[FileWrite]:
 def test_everything_says_again_what_was_decided(life: Told, what: str) -> None:
     assert kernel_view(life[what]) == kernel_view(life["placed"])
     assert not life[what]["status"]["problems"]
+    default = life[what]["status"]["defaultCpuSet"]
+    assert life[what]["classes"]["Burstable"] == default
+    assert set(life[what]["classes"].values()) == {default}
 
 
 @pytest.mark.parametrize("what", ["daemon-reload", "daemon-reexec", "set-property"])
@@ -87,6 +90,17 @@ def test_one_foreign_write_leads_to_one_repair(life: Told) -> None:
     assert life["another program"]["causes"] == {"foreign_write": 1}
     repairs = writes_of(life, "another program", by_agent=True)
     assert [write.file for write in repairs] == ["cpuset.cpus"]
+
+
+def test_a_pod_from_which_systemd_took_cpuset_before_its_first_scope_is_confined_when_it_has_one(
+    life: Told,
+) -> None:
+    """A kubelet enables it, and systemd takes it away again: nobody below has asked it for that."""
+    assert "cpuset" not in life["without a scope"]["controllers"]
+    assert not life["without a scope"]["status"]["problems"]
+    app = containers(life["placed"])["app"]
+    assert app["born"] == app["threads"][0]
+    assert CPUSet.parse(app["born"][0]).isdisjoint(CPUSet([0]))  # which is reserved
 
 
 def test_a_controller_that_was_switched_off_is_enabled_again(life: Told) -> None:

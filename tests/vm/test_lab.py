@@ -1,6 +1,9 @@
 """`hack/vm` does what it says."""
 
+import os
+import pty
 import subprocess
+from contextlib import suppress
 
 import pytest
 
@@ -47,6 +50,23 @@ def test_the_kernel_grants_the_pod_of_the_readme_what_the_readme_shows() -> None
 
     assert done.returncode == 0, done.stderr
     assert done.stdout == shown("# hack/vm --topology sample --systemd -- hack/tour")
+
+
+def test_without_a_command_it_is_a_shell_in_the_terminal() -> None:
+    terminal, inside = pty.openpty()
+    shell = subprocess.Popen([PROJECT / "hack/vm"], stdin=inside, stdout=inside, stderr=inside)
+    os.close(inside)
+
+    shown = b""
+    while b"# " not in shown:
+        shown += os.read(terminal, 1000)
+    os.write(terminal, b"exit $((3 + 4))\n")
+    with suppress(OSError):  # EIO: nobody has the terminal any more
+        while os.read(terminal, 1000):
+            pass
+
+    assert shell.wait() == 7, shown
+    os.close(terminal)
 
 
 def test_a_boot_that_hangs_is_tried_again_but_not_for_ever(

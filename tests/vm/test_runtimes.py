@@ -104,6 +104,16 @@ def test_every_thread_may_use_what_was_decided_and_nothing_else(life: Life) -> N
             assert container["threads"], (stage, name)
 
 
+def test_neither_an_event_nor_the_agent_s_death_changes_the_cpus_of_an_exclusive_container(
+    life: Life,
+) -> None:
+    placed = life.containers("placed")
+    for stage in stages(life):
+        for name in ("app", "database"):
+            now = life.containers(stage)[name]["threads"]
+            assert {tuple(thread) for thread in now} == {tuple(placed[name]["born"])}, (stage, name)
+
+
 def test_a_program_with_threads_of_its_own_was_among_them(life: Life) -> None:
     assert len(life.containers("placed")["database"]["threads"]) == 4
 
@@ -123,6 +133,18 @@ def test_exclusive_cpus_are_nobody_elses(life: Life) -> None:
             for pod in life.told[stage]["pods"].values():
                 for allowed, _ in pod["sandbox"]:
                     assert cpus.isdisjoint(CPUSet.parse(allowed)), (stage, owner, "a sandbox")
+
+
+@pytest.mark.parametrize("qos", ["Burstable", "BestEffort"])
+def test_a_class_has_the_default_cpu_set_and_the_pools_of_its_own_pods(
+    life: Life, qos: str
+) -> None:
+    for stage in stages(life):
+        cpus = CPUSet.parse(life.status(stage)["defaultCpuSet"])
+        for name, pod in life.told[stage]["pods"].items():
+            if qos.lower() in pod["path"]:
+                cpus |= CPUSet.parse(life.decided_pods(stage)[name]["cpuPool"])
+        assert life.told[stage]["classes"][qos] == str(cpus), stage
 
 
 def test_the_cgroup_with_the_processes_says_it_crun_s_inner_one_too(life: Life) -> None:

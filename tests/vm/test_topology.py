@@ -85,6 +85,10 @@ def told_hugepages(guest: GuestTopology) -> list[int]:
     return [node.hugepages for node in guest.nodes]
 
 
+def kernel_of(name: str) -> str:
+    return "6.12" if name in ("4n", "hugepages") else "6.1"
+
+
 @dataclass(frozen=True, slots=True)
 class Visit:
     """What was seen in a guest."""
@@ -111,7 +115,8 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]
             command += START % folder
         if name in PLACED:
             command += PLACE
-        return Visit(guest, in_guest(guest, command, results=folder), folder)
+        outcome = in_guest(guest, command, kernel=kernel_of(name), results=folder)
+        return Visit(guest, outcome, folder)
 
     return side_by_side(visit, VISITED)
 
@@ -146,9 +151,14 @@ def test_the_doctor_has_seen_the_same_machine_and_that_it_is_ready(
     nodes = NodeSet(range(len(visit.guest.nodes)))
     cpus = CPUSet(range(len(visit.guest.by_number())))
 
-    (topology,) = (finding for finding in said["findings"] if finding["check"] == "topology")
+    kernel, topology = (
+        next(finding for finding in said["findings"] if finding["check"] == check)
+        for check in ("kernel", "topology")
+    )
 
     assert said["ready"]
+    assert kernel["level"] == ("ok" if kernel_of(name) == "6.12" else "warning")
+    assert f"Linux {kernel_of(name)}." in kernel["what"]
     assert topology["level"] == "ok"
     assert topology["what"] == f"CPUs {cpus} are online, NUMA nodes {nodes}"
 
