@@ -1,7 +1,7 @@
 """Visits of the doctor to one guest in many conditions: `python -m tests.vm.doctor_visits KIND RESULTS`.
 
-KIND is bare or systemd.  What `numalet doctor` said each time is written to RESULTS/visits.json, for
-`test_doctor` to judge on the host.
+KIND is bare, systemd or spoilt.  What `numalet doctor` said each time is written to RESULTS/visits.json,
+for `test_doctor` to judge on the host.
 """
 
 import errno
@@ -87,6 +87,11 @@ def in_bare_guest(visits: Visits) -> None:
     visits.visit("another user", "setpriv", "--reuid=65534", "--clear-groups")
     beside_others(visits)
     with_a_partition(visits)
+
+
+def in_spoilt_guest(visits: Visits) -> None:
+    CONFIG_FILE.write_text(CONFIG)
+    STATE_FOLDER.mkdir(parents=True)
     without_its_machine(visits)
     with_other_mounts(visits)
 
@@ -188,7 +193,7 @@ def in_systemd_guest(visits: Visits) -> None:
     visits.visit("kubepods.slice pinned")
 
 
-KINDS = {"bare": in_bare_guest, "systemd": in_systemd_guest}
+KINDS = {"bare": in_bare_guest, "systemd": in_systemd_guest, "spoilt": in_spoilt_guest}
 
 
 def main() -> None:

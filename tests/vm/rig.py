@@ -89,10 +89,14 @@ def _once(
     return Outcome(status=status, stdout=out, stderr=err)
 
 
-def side_by_side(visit: Callable[[str], T], names: Iterable[str]) -> dict[str, Future[T]]:
+def side_by_side(
+    visit: Callable[[str, Path], T], names: Iterable[str], folders: pytest.TempPathFactory
+) -> dict[str, Future[T]]:
     """Visit guests by name, two at a time, and return what came of each, or was raised.
 
-    Not for those in which programs hurry.
+    Each visit gets a folder, made beforehand: two threads must not begin with ``folders`` at once.
+    Not for guests in which programs hurry.
     """
+    own = {name: folders.mktemp(name) for name in names}
     with ThreadPoolExecutor(AT_ONCE) as pool:
-        return {name: pool.submit(visit, name) for name in names}
+        return {name: pool.submit(visit, name, folder) for name, folder in own.items()}

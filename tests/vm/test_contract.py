@@ -38,12 +38,11 @@ MEASURED = (
 
 @pytest.fixture(scope="module")
 def reports(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[tuple[Outcome, Path]]]:
-    def visit(kernel: str) -> tuple[Outcome, Path]:
-        folder = tmp_path_factory.mktemp(kernel)
+    def visit(kernel: str, folder: Path) -> tuple[Outcome, Path]:
         command = COMMAND % folder
         return in_guest(TOPOLOGIES["2n"], command, kernel=kernel, results=folder), folder
 
-    return side_by_side(visit, KERNELS)
+    return side_by_side(visit, KERNELS, tmp_path_factory)
 
 
 @pytest.mark.parametrize("kernel", KERNELS)

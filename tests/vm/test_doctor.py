@@ -2,6 +2,7 @@
 
 import json
 from concurrent.futures import Future
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,14 +19,14 @@ Visits = dict[str, Any]
 OTHERS = "1-3,5-7"
 
 
-KINDS = {"bare": "6.12", "systemd": "6.1"}
-"""What process 1 is, a shell or systemd 252, and the kernel."""
+KINDS = {"bare": "6.12", "systemd": "6.1", "spoilt": "6.12"}
+"""Guests and their kernels; process 1 is a shell, but for the one with systemd 252."""
 
 
 @pytest.fixture(scope="module")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visits]]:
-    def visit(kind: str) -> Visits:
-        folder, is_systemd = tmp_path_factory.mktemp(kind), kind == "systemd"
+    def visit(kind: str, folder: Path) -> Visits:
+        is_systemd = kind == "systemd"
         command = f"python -m tests.vm.doctor_visits {kind} {folder}"
         in_guest(
             TOPOLOGIES["2n"], command, kernel=KINDS[kind], systemd=is_systemd, results=folder
@@ -33,12 +34,12 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visits]
         said: Visits = json.loads((folder / "visits.json").read_text())
         return said
 
-    return side_by_side(visit, KINDS)
+    return side_by_side(visit, KINDS, tmp_path_factory)
 
 
 @pytest.fixture(scope="module")
 def bare(visits: dict[str, Future[Visits]]) -> Visits:
-    return visits["bare"].result()
+    return visits["bare"].result() | visits["spoilt"].result()
 
 
 @pytest.fixture(scope="module")

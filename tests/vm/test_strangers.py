@@ -25,8 +25,6 @@ GUEST = replace(TOPOLOGIES["2n"], threads=1, siblings_apart=False)
 BORN_INSIDE = ("best-effort", "burstable")
 LEAST_RATE = 1.0
 """Pods a second: a quarter of what an emulated guest makes on a busy machine."""
-LEAST_OWNERS = 5
-"""Of 18; as many as a busy machine's emulated agent gives CPUs of their own while they live."""
 
 
 @pytest.fixture(scope="module", params=KERNELS)
@@ -54,7 +52,7 @@ def test_pods_came_and_went_and_were_busy(told: Told) -> None:
     assert told.rate > LEAST_RATE, f"{told.rate:.1f} pods came each second: that is no churn"
     assert kinds.keys() == {"resident", *(kind for kind, _, _ in KINDS)}
     assert len(seen) > len(told.pods) / 2
-    assert len({own.pod for own in told.owned()} - {RESIDENT}) >= LEAST_OWNERS
+    assert {own.pod for own in told.owned()} > {RESIDENT}  # one CPU is left for who comes and goes
     ended_at = [pod["ended"] for pod in told.pods.values()]
     assert max(told.joined_at().values()) > min(ended_at), "all had come before one went"
 

@@ -105,8 +105,7 @@ class Visit:
 
 @pytest.fixture(scope="module")
 def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]:
-    def visit(name: str) -> Visit:
-        folder = tmp_path_factory.mktemp(name)
+    def visit(name: str, folder: Path) -> Visit:
         (folder / "config.yaml").write_text(CONFIG)
         (folder / "pods").mkdir()
         (folder / "pods/db.yaml").write_text(POD)
@@ -118,7 +117,7 @@ def visits(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Future[Visit]]
         outcome = in_guest(guest, command, kernel=kernel_of(name), results=folder)
         return Visit(guest, outcome, folder)
 
-    return side_by_side(visit, VISITED)
+    return side_by_side(visit, VISITED, tmp_path_factory)
 
 
 @pytest.mark.parametrize("name", VISITED)
