@@ -178,7 +178,7 @@ def one_at_a_time(stage: Stage) -> Told:
     stage.use(POD, 400, mems="0")
     stage.use(OTHER, 300, mems="0")
     passes = [stage.enforce("1", other="1")]
-    while passes[-1]["moves"]:
+    while passes[-1]["moves"] or passes[-1]["in_flight"]:
         passes.append(stage.enforce("1", other="1"))
     charged = {"pod": stage.charged(POD), "other": stage.charged(OTHER)}
     return {"passes": passes, "charged": charged}
