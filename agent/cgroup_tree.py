@@ -145,12 +145,18 @@ class CgroupTree:
             mems={name: one for name, one in mems.items() if one},
         )
 
-    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:  # noqa: ARG002 - of runtimes
-        """Return names of a pod's containers by their IDs, as their CPUs tell; raises `CgroupError`.
+    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:
+        """Return names of a pod's containers by their IDs: who says exactly these CPUs has this name.
 
-        Where the agent makes the cgroups, their own names do.
+        Where the agent makes the cgroups there is no ID: their own names tell.  Raises `CgroupError`.
         """
-        return {}
+        found = {}
+        for leaf in self._cgroups.children(self.path_of(pod)):
+            container_id, cpus = self._layout.container_id(leaf), self._text(leaf, CPUS_FILE)
+            name = names.get(CPUSet.parse(cpus))
+            if container_id is not None and name is not None:
+                found[container_id] = name
+        return found
 
     def shared_cpus(self) -> CPUSet:
         """Return CPUs that certainly belong to no pod: those of BestEffort pods."""

@@ -5,9 +5,7 @@ from dataclasses import replace
 
 from agent.cgroup_tree import CgroupTree, Layout
 from agent.core.cgroups import CgroupPath
-from agent.core.cpuset import CPUSet
 from agent.core.desired import PodCgroups
-from agent.core.plan import CPUS_FILE
 from agent.core.pods import Pod, PodUID, QosClass
 from agent.errors import CgroupError
 from agent.ports import Cgroups, ContainerNames
@@ -105,16 +103,6 @@ class RuntimeTree(CgroupTree):
             self._own_kernels[pod.uid] = told.runtime if told.has_own_kernel else ""
             return True, told.container
         return container_id in pod.container_ids, pod.container_ids.get(container_id)
-
-    def ids_by_cpus(self, pod: Pod, names: Mapping[CPUSet, str]) -> dict[str, str]:
-        """Return names of containers by their IDs; who says exactly these CPUs has this name."""
-        found = {}
-        for leaf in self._cgroups.children(self.path_of(pod)):
-            container_id, cpus = self._layout.container_id(leaf), self._text(leaf, CPUS_FILE)
-            name = names.get(CPUSet.parse(cpus))
-            if container_id is not None and name is not None:
-                found[container_id] = name
-        return found
 
     def make_missing(
         self,

@@ -153,7 +153,7 @@ def _offline(own: CPUSet, online: CPUSet) -> str:
     if own <= online:
         return ""
     others = "" if own & online else ", and it runs on shared ones until they are back"
-    return f"; it has CPUs {own} to itself, of which {own - online} are offline{others}"
+    return f"; CPUs {own - online} of its own {own} are offline{others}"
 
 
 def _why_pod_shares(demand: Demand) -> str | None:

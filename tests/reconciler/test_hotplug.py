@@ -67,7 +67,7 @@ def test_of_a_slice_that_is_partly_offline_the_rest_is_used_and_nothing_is_writt
     cpus, reason = told(snapshot, A)
     assert (cpus, reason.rpartition("; ")[2]) == (
         "2",
-        "it has CPUs 1-2 to itself, of which 1 are offline",
+        "CPUs 1 of its own 1-2 are offline",
     )
     assert world.kernel.writes == []
     assert snapshot.problems == ()
@@ -83,7 +83,9 @@ def test_a_container_without_any_cpu_left_runs_on_the_default_set_and_never_besi
     assert snapshot.problems == ()
     cpus, reason = told(snapshot, ONE)
     assert cpus == str(shared)
-    assert reason.endswith("of which 3 are offline, and it runs on shared ones until they are back")
+    assert reason.endswith(
+        "CPUs 3 of its own 3 are offline, and it runs on shared ones until they are back"
+    )
 
 
 def test_a_member_of_a_pool_stays_in_the_pool(world: World) -> None:
